@@ -1,0 +1,55 @@
+"""The exception tree.
+
+    UnmaskError
+    ├── UserError            something given to us is wrong; the message is one sentence a user can act on
+    │   ├── SettingsError    a setting is unknown, misspelt or out of range
+    │   ├── DataError        a file of text or labels is wrong: names file and line
+    │   ├── ModelError       a model folder is wrong, incomplete or of another kind
+    │   └── TaskError        the model at hand cannot do what was asked
+    └── FetchError           the outside world did not deliver (network, registry, disk)
+
+Anything else that escapes is our own fault and keeps its traceback. A message says what was wrong, what was
+given, what is allowed and what to do. The command line and (later) HTTP say the same sentence.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class UnmaskError(Exception):
+    """The root of everything raised on purpose."""
+
+    exit_code = 1
+
+
+class UserError(UnmaskError):
+    """Something the user gave is wrong."""
+
+    exit_code = 2
+
+
+class SettingsError(UserError):
+    """A setting is unknown, misspelt or out of range."""
+
+
+class DataError(UserError):
+    """A file of text or labels is wrong."""
+
+    def __init__(self, message: str, *, file: str | Path | None = None, line: int | None = None) -> None:
+        self.file = None if file is None else Path(file)
+        self.line = line
+        where = "" if file is None else f"{file}: " if line is None else f"{file}, line {line}: "
+        super().__init__(where + message)
+
+
+class ModelError(UserError):
+    """A model folder is wrong, incomplete or of another kind."""
+
+
+class TaskError(UserError):
+    """The model at hand cannot do what was asked of it."""
+
+
+class FetchError(UnmaskError):
+    """The outside world did not deliver."""
