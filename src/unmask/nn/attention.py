@@ -1,0 +1,152 @@
+"""Multi-head attention, with its projections as a part handed in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unmask.nn.attend import Attend
+from unmask.nn.masks import EVERYTHING, Mask
+from unmask.nn.plan import AttentionPlan
+
+
+class Projections(nn.Module):
+    """W_Q, W_K and W_V: rows (R, H) → queries, keys and values (R, N, D)."""
+
+    def __init__(self, hidden_size: int, num_heads: int, head_size: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.num_heads, self.head_size = num_heads, head_size
+        self.query = nn.Linear(hidden_size, num_heads * head_size, bias=bias)
+        self.key = nn.Linear(hidden_size, num_heads * head_size, bias=bias)
+        self.value = nn.Linear(hidden_size, num_heads * head_size, bias=bias)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """(R, H) → (R, N, D)."""
+        return self._heads(self.query(x))
+
+    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(R, H) → two of (R, N, D)."""
+        keys, values = _together(x, self.key, self.value)
+        return self._heads(keys), self._heads(values)
+
+    def all(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the same rows, by one matrix product."""
+        queries, keys, values = _together(x, self.query, self.key, self.value)
+        return self._heads(queries), self._heads(keys), self._heads(values)
+
+    def _heads(self, rows: Tensor) -> Tensor:
+        return rows.unflatten(-1, (self.num_heads, self.head_size))
+
+
+class SharedProjections(Projections):
+    """One matrix for queries and keys, so that the score of a with b equals that of b with a."""
+
+    def __init__(self, hidden_size: int, num_heads: int, head_size: int, *, bias: bool = True) -> None:
+        super().__init__(hidden_size, num_heads, head_size, bias=bias)
+        del self.query
+
+    def queries(self, x: Tensor) -> Tensor:
+        """The same as the keys."""
+        return self._heads(self.key(x))
+
+    def all(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries that are the keys, and values."""
+        keys, values = self.keys_values(x)
+        return keys, keys, values
+
+
+class NoProjections(Projections):
+    """Nothing is multiplied: every head takes its slice of x, or all of x where heads have full width."""
+
+    def __init__(self, hidden_size: int, num_heads: int, head_size: int) -> None:
+        super().__init__(hidden_size, num_heads, head_size)
+        del self.query, self.key, self.value
+
+    def queries(self, x: Tensor) -> Tensor:
+        """x itself."""
+        return self._heads(x)
+
+    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x itself, twice."""
+        return self._heads(x), self._heads(x)
+
+    def all(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x itself, three times."""
+        heads = self._heads(x)
+        return heads, heads, heads
+
+    def _heads(self, rows: Tensor) -> Tensor:
+        if rows.shape[-1] == self.head_size:
+            return rows[:, None].expand(-1, self.num_heads, -1)
+        return super()._heads(rows)
+
+
+@dataclass
+class KeyValues:
+    """Prepared keys and values (B, N, S, D) that a decoder keeps between steps."""
+
+    keys: Tensor
+    values: Tensor
+
+    def select(self, sequences: Tensor) -> KeyValues:
+        """Those of some sequences, in the order given."""
+        return KeyValues(self.keys.index_select(0, sequences), self.values.index_select(0, sequences))
+
+    def extended(self, keys: Tensor, values: Tensor) -> KeyValues:
+        """With one more step at the end."""
+        return KeyValues(torch.cat([self.keys, keys], dim=2), torch.cat([self.values, values], dim=2))
+
+
+class MultiHeadAttention(nn.Module):
+    """Concat(head_1, …, head_N) W_O, with head_n = attend(x W_Q, m W_K, m W_V); m is x or an encoder's output."""
+
+    def __init__(self, projections: Projections, attend: Attend, hidden_size: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.projections = projections
+        self.attend = attend
+        width = projections.num_heads * projections.head_size
+        self.output = nn.Linear(width, hidden_size, bias=bias)
+
+    @property
+    def num_heads(self) -> int:
+        """How many heads there are."""
+        return self.projections.num_heads
+
+    def forward(self, x: Tensor, plan: AttentionPlan, memory: Tensor | None = None) -> Tensor:
+        """Rows (R, H) attend to themselves, or to the rows of `memory`."""
+        if memory is None:
+            q, k, v = self.projections.all(x)
+        else:
+            q, (k, v) = self.projections.queries(x), self.projections.keys_values(memory)
+        return self.output(plan.run(self.attend, q, k, v).flatten(1))
+
+    def remember(self, memory: Tensor) -> KeyValues:
+        """Keys and values of a rectangle (B, S, H), prepared for `step`."""
+        k, v = self.projections.keys_values(memory.flatten(0, 1))
+        k, v = (rows.view(*memory.shape[:2], *rows.shape[1:]).transpose(1, 2) for rows in (k, v))
+        return KeyValues(self.attend.prepare_keys(k), v)
+
+    def step(self, x: Tensor, past: KeyValues | None) -> tuple[Tensor, KeyValues]:
+        """One new row a sequence (B, H) attends to itself and to the past; gives the past with it added."""
+        q, k, v = (rows[:, :, None] for rows in self.projections.all(x))  # (B, N, 1, D)
+        position = 0 if past is None else past.keys.shape[2]
+        k = self.attend.prepare_keys(k, position)
+        past = KeyValues(k, v) if past is None else past.extended(k, v)
+        out = self.attend(self.attend.prepare_queries(q, position), past.keys, past.values)
+        return self.output(out.flatten(1)), past
+
+    def look(self, x: Tensor, memory: KeyValues, mask: Mask = EVERYTHING) -> Tensor:
+        """One row a sequence (B, H) attends to keys and values prepared by `remember`."""
+        q = self.attend.prepare_queries(self.projections.queries(x)[:, :, None])
+        return self.output(self.attend(q, memory.keys, memory.values, mask).flatten(1))
+
+
+def _together(x: Tensor, *linears: nn.Linear) -> tuple[Tensor, ...]:
+    """Several linear maps of the same rows as one matrix product: the weights are few, the rows are many."""
+    weights: list[Tensor] = [linear.weight for linear in linears]
+    biases: list[Tensor] = [linear.bias for linear in linears if linear.bias is not None]
+    out = F.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
+    return out.split([linear.out_features for linear in linears], dim=-1)

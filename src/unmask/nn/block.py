@@ -1,0 +1,134 @@
+"""The blocks of an encoder and a decoder, and the stack they stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from unmask.nn.attention import KeyValues, MultiHeadAttention
+from unmask.nn.masks import Mask
+from unmask.nn.norm import AddNorm
+from unmask.nn.plan import AttentionPlan
+
+
+class NoSublayer(nn.Module):
+    """A sub-layer that is not there: x passes by."""
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """x."""
+        return x
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention, then feed-forward, each inside its Add & Norm."""
+
+    def __init__(
+        self,
+        self_attention: MultiHeadAttention,
+        ffn: nn.Module,
+        around_attention: AddNorm,
+        around_ffn: AddNorm | NoSublayer,
+    ) -> None:
+        super().__init__()
+        self.self_attention = self_attention
+        self.ffn = ffn
+        self.around_attention = around_attention
+        self.around_ffn = around_ffn
+
+    def forward(self, x: Tensor, plan: AttentionPlan) -> Tensor:
+        """Rows (R, H) → rows (R, H)."""
+        x = self.around_attention(x, lambda y: self.self_attention(y, plan))
+        return self.around_ffn(x, self.ffn)
+
+    def step(self, x: Tensor, past: KeyValues | None) -> tuple[Tensor, KeyValues]:
+        """One new row a sequence (B, H), in a causal model that keeps its past."""
+        kept: list[KeyValues] = []
+
+        def attend(y: Tensor) -> Tensor:
+            out, now = self.self_attention.step(y, past)
+            kept.append(now)
+            return out
+
+        x = self.around_attention(x, attend)
+        return self.around_ffn(x, self.ffn), kept[0]
+
+
+@dataclass
+class DecoderPast:
+    """What one decoder block keeps between steps: its own past, and the encoder's output ready to look at."""
+
+    own: KeyValues | None
+    memory: KeyValues
+
+    def select(self, sequences: Tensor) -> DecoderPast:
+        """Those of some sequences, in the order given."""
+        own = None if self.own is None else self.own.select(sequences)
+        return DecoderPast(own, self.memory.select(sequences))
+
+
+class DecoderBlock(nn.Module):
+    """Causal self-attention, attention to the encoder's output, then feed-forward, each inside its Add & Norm."""
+
+    def __init__(
+        self,
+        self_attention: MultiHeadAttention,
+        cross_attention: MultiHeadAttention,
+        ffn: nn.Module,
+        around: tuple[AddNorm, AddNorm, AddNorm | NoSublayer],
+    ) -> None:
+        super().__init__()
+        self.self_attention = self_attention
+        self.cross_attention = cross_attention
+        self.ffn = ffn
+        self.around_attention, self.around_cross, self.around_ffn = around
+
+    def forward(self, x: Tensor, plan: AttentionPlan, memory: Tensor, cross: AttentionPlan) -> Tensor:
+        """Target rows (R, H) and the encoder's rows → target rows."""
+        x = self.around_attention(x, lambda y: self.self_attention(y, plan))
+        x = self.around_cross(x, lambda y: self.cross_attention(y, cross, memory))
+        return self.around_ffn(x, self.ffn)
+
+    def step(self, x: Tensor, past: DecoderPast, mask: Mask) -> tuple[Tensor, DecoderPast]:
+        """One new row a sequence (B, H); `mask` says which of the encoder's outputs are there."""
+        kept: list[KeyValues] = []
+
+        def attend(y: Tensor) -> Tensor:
+            out, own = self.self_attention.step(y, past.own)
+            kept.append(own)
+            return out
+
+        x = self.around_attention(x, attend)
+        x = self.around_cross(x, lambda y: self.cross_attention.look(y, past.memory, mask))
+        return self.around_ffn(x, self.ffn), DecoderPast(kept[0], past.memory)
+
+
+class EncoderStack(nn.Module):
+    """Blocks one after another, with a last norm where the blocks need one."""
+
+    def __init__(self, blocks: Sequence[EncoderBlock], norm: nn.Module) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm
+
+    def forward(self, x: Tensor, plan: AttentionPlan) -> Tensor:
+        """Rows (R, H) → rows (R, H)."""
+        for block in self.blocks:
+            x = block(x, plan)
+        return self.norm(x)
+
+
+class DecoderStack(nn.Module):
+    """Decoder blocks one after another, with a last norm where the blocks need one."""
+
+    def __init__(self, blocks: Sequence[DecoderBlock], norm: nn.Module) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm
+
+    def forward(self, x: Tensor, plan: AttentionPlan, memory: Tensor, cross: AttentionPlan) -> Tensor:
+        """Target rows (R, H) and the encoder's rows → target rows."""
+        for block in self.blocks:
+            x = block(x, plan, memory, cross)
+        return self.norm(x)

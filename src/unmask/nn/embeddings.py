@@ -1,0 +1,50 @@
+"""Token, position and segment embeddings, summed."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor, nn
+
+from unmask.errors import UserError
+from unmask.nn.batch import Batch
+from unmask.nn.positions.base import Positions
+
+
+class Embeddings(nn.Module):
+    """norm(token · scale + position + segment), then dropout."""
+
+    def __init__(
+        self,
+        token: nn.Embedding,
+        positions: Positions,
+        segment: nn.Embedding | None = None,
+        norm: nn.Module | None = None,
+        *,
+        scaled: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.token = token
+        self.positions = positions
+        self.segment = segment
+        self.norm = nn.Identity() if norm is None else norm
+        self.scale = math.sqrt(token.embedding_dim) if scaled else 1.0
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Rows of ids (R,) → rows (R, H)."""
+        limit, longest = self.positions.limit, batch.layout.max_length
+        if limit is not None and longest > limit:
+            raise UserError(
+                f"a sequence has {longest} tokens but the model's position table has {limit} rows; "
+                "cut the text, split it into windows, or use positions without a table"
+            )
+        return self.at(batch.ids, batch.layout.row_positions(batch.ids.device), batch.segments)
+
+    def at(self, ids: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Tokens `ids` (R,) that stand at `positions` (R,)."""
+        x = self.positions.embed(self.token(ids) * self.scale, ids, positions)
+        if self.segment is not None:
+            x = x + (self.segment.weight[0] if segments is None else self.segment(segments))
+        return self.dropout(self.norm(x))

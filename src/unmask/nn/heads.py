@@ -1,0 +1,118 @@
+"""What stands on top of an encoder: pooling and the task layers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unmask.nn.crf import CRF
+from unmask.nn.ffn import Activation
+from unmask.nn.layout import Layout
+
+Pooling = Literal["cls", "mean", "max"]
+
+
+def pool(rows: Tensor, layout: Layout, pooling: Pooling) -> Tensor:
+    """Token rows (R, H) → one row a sequence (B, H): the first token's, their mean, or their maximum."""
+    if pooling == "cls":
+        return rows[layout.first_rows(rows.device)]
+    tokens, owner = rows, layout.row_sequences(rows.device)
+    if layout.width is not None:
+        keep = layout.token_rows(rows.device)
+        tokens, owner = rows[keep], owner[keep]
+    shape = (layout.num_sequences, rows.shape[1])
+    if pooling == "max":
+        index = owner[:, None].expand_as(tokens)
+        lowest = tokens.new_full(shape, float("-inf"))
+        return lowest.scatter_reduce(0, index, tokens, "amax", include_self=False)
+    total = tokens.new_zeros(shape).index_add(0, owner, tokens)
+    return total / torch.tensor(layout.lengths, device=rows.device, dtype=rows.dtype)[:, None]
+
+
+class Pooler(nn.Module):
+    """tanh(W · first token): BERT's pooled output."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, rows: Tensor, layout: Layout) -> Tensor:
+        """(R, H) → (B, H)."""
+        return torch.tanh(self.dense(rows[layout.first_rows(rows.device)]))
+
+
+class MaskedTokenHead(nn.Module):
+    """Which token was masked. The output matrix is the token embedding's own unless untied."""
+
+    def __init__(
+        self, vocab_size: int, hidden_size: int, activation: Activation, norm: nn.Module, *, tied: bool
+    ) -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.activation = activation
+        self.norm = norm
+        self.output = None if tied else nn.Linear(hidden_size, vocab_size, bias=False)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """No token preferred at first."""
+        nn.init.zeros_(self.bias)
+
+    def forward(self, rows: Tensor, embedding: Tensor) -> Tensor:
+        """(R', H) → logits (R', V). Give only the masked rows: the vocabulary is the dear part."""
+        weight = embedding if self.output is None else self.output.weight
+        return F.linear(self.norm(self.activation(self.dense(rows))), weight, self.bias)
+
+
+class PairHead(nn.Module):
+    """Two logits a pair from the pooled output: next sentence or not, right order or not."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, 2)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(B, H) → (B, 2); index 0 means the second text does follow the first."""
+        return self.dense(pooled)
+
+
+class ClassifyHead(nn.Module):
+    """Logits for each label of a whole sequence."""
+
+    def __init__(self, hidden_size: int, num_labels: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.dense = nn.Linear(hidden_size, num_labels)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(B, H) → (B, labels)."""
+        return self.dense(self.dropout(pooled))
+
+
+class TagHead(nn.Module):
+    """Logits for each label of each token, with a CRF over the sequence if asked for."""
+
+    def __init__(self, hidden_size: int, num_labels: int, dropout: float, *, crf: bool = False) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.dense = nn.Linear(hidden_size, num_labels)
+        self.crf = CRF(num_labels) if crf else None
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(R, H) → (R, labels)."""
+        return self.dense(self.dropout(rows))
+
+
+class SpanHead(nn.Module):
+    """Logits for each token to be the first and the last of an answer."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, 2)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(R, H) → (R, 2), start then end."""
+        return self.dense(rows)
