@@ -1,0 +1,1 @@
+"""Architectures assembled from the parts in `nn`, and the folders they are kept in."""

@@ -1,0 +1,134 @@
+"""BERT: embeddings, a stack of encoder blocks, a pooler, and heads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, assert_never
+
+import torch
+from torch import Tensor, nn
+
+from unmask.errors import TaskError
+from unmask.models.settings import BertSettings, HeadSettings
+from unmask.nn.batch import Batch
+from unmask.nn.build import build_activation, build_embedding_positions, build_encoder, build_norm
+from unmask.nn.embeddings import Embeddings
+from unmask.nn.heads import ClassifyHead, MaskedTokenHead, PairHead, Pooler, SpanHead, TagHead, pool
+from unmask.nn.layout import Layout
+from unmask.nn.plan import AttentionPlan
+
+
+class Encoded(NamedTuple):
+    """What an encoder says of a batch."""
+
+    sequence: Tensor  # (R, H), one row a token
+    pooled: Tensor | None  # (B, H), one row a sequence; None where there is no pooler
+    layout: Layout
+
+
+class BertEncoder(nn.Module):
+    """Token ids → vectors that know their context."""
+
+    def __init__(self, settings: BertSettings) -> None:
+        super().__init__()
+        hidden = settings.hidden_size
+        self.embeddings = Embeddings(
+            nn.Embedding(settings.vocab_size, hidden),
+            build_embedding_positions(settings, settings.vocab_size, settings.max_length),
+            nn.Embedding(settings.num_segments, hidden) if settings.num_segments else None,
+            build_norm(settings.norm, hidden, settings.norm_eps) if settings.embedding_norm else None,
+            scaled=settings.scale_embeddings,
+            dropout=settings.dropout.embedding,
+        )
+        self.stack = build_encoder(settings, settings.shapes)
+        self.pooler = Pooler(hidden) if settings.pooler else None
+
+    def forward(self, batch: Batch) -> Encoded:
+        """Every token of every sequence at once, each seeing its whole sequence."""
+        plan = AttentionPlan.between(batch.layout, batch.layout, device=batch.ids.device)
+        sequence = self.stack(self.embeddings(batch), plan)
+        pooled = None if self.pooler is None else self.pooler(sequence, batch.layout)
+        return Encoded(sequence, pooled, batch.layout)
+
+
+class Bert(nn.Module):
+    """A BERT encoder and the heads that stand on it."""
+
+    def __init__(self, settings: BertSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.encoder = BertEncoder(settings)
+        self.heads = nn.ModuleDict({head.kind: _build_head(head, settings) for head in settings.heads})
+
+    def forward(self, batch: Batch) -> Encoded:
+        """The encoder's output; hand it to one of the methods below for a head's."""
+        return self.encoder(batch)
+
+    def masked_token_logits(self, rows: Tensor) -> Tensor:
+        """Rows of the sequence output (R', H), the masked ones → logits over the vocabulary (R', V)."""
+        return self._head("mlm")(rows, self.encoder.embeddings.token.weight)
+
+    def next_sentence_logits(self, encoded: Encoded) -> Tensor:
+        """(B, 2): index 0 means that the second text follows the first."""
+        return self._head("nsp")(encoded.pooled)
+
+    def sentence_order_logits(self, encoded: Encoded) -> Tensor:
+        """(B, 2): index 0 means that the texts are in their order."""
+        return self._head("sop")(encoded.pooled)
+
+    def class_logits(self, encoded: Encoded) -> Tensor:
+        """(B, labels) for whole sequences."""
+        head = self._head("classify")
+        pooling = next(head.pooling for head in self.settings.heads if head.kind == "classify")
+        if pooling == "pooler":
+            return head(encoded.pooled)
+        return head(pool(encoded.sequence, encoded.layout, pooling))
+
+    def tag_logits(self, encoded: Encoded) -> Tensor:
+        """(R, labels), one row a token."""
+        return self._head("tag")(encoded.sequence)
+
+    def best_tags(self, encoded: Encoded) -> list[list[int]]:
+        """The best label of each token of each sequence: jointly with a CRF, one by one without."""
+        emissions, head = self.tag_logits(encoded), self._head("tag")
+        if isinstance(head, TagHead) and head.crf is not None:
+            return head.crf.decode(emissions, encoded.layout)
+        return [row.tolist() for row in encoded.layout.split(emissions.argmax(-1))]
+
+    def span_logits(self, encoded: Encoded) -> Tensor:
+        """(R, 2): how well an answer could start and end at each token."""
+        return self._head("qa")(encoded.sequence)
+
+    def _head(self, kind: str) -> nn.Module:
+        if kind not in self.heads:
+            has = f"it has {', '.join(self.heads)}" if self.heads else "it is an encoder without any head"
+            raise TaskError(f"this model has no {kind} head: {has}; load a model that was trained with one")
+        return self.heads[kind]
+
+
+def _build_head(head: HeadSettings, settings: BertSettings) -> nn.Module:
+    hidden = settings.hidden_size
+    match head.kind:
+        case "mlm":
+            norm = build_norm("layer", hidden, settings.norm_eps)
+            activation = build_activation(settings.activation)
+            return MaskedTokenHead(settings.vocab_size, hidden, activation, norm, tied=head.tied)
+        case "nsp" | "sop":
+            return PairHead(hidden)
+        case "classify":
+            return ClassifyHead(hidden, len(head.labels), head.dropout)
+        case "tag":
+            return TagHead(hidden, len(head.labels), head.dropout, crf=head.crf)
+        case "qa":
+            return SpanHead(hidden)
+        case _:
+            assert_never(head)
+
+
+def num_parameters(model: nn.Module) -> int:
+    """How many numbers a model has learned, each counted once however often it is used."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model's parameters are."""
+    return next(model.parameters()).device

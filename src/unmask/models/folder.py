@@ -1,0 +1,272 @@
+"""Model folders: Hugging Face's layout in and out, Google's TensorFlow checkpoints in, our own variants in and out.
+
+Everything that loads goes through three steps: what is there (names and shapes, nothing loaded), what is wanted (the
+model assembled without memory), and only when the two agree are tensors read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from unmask.config import read_json
+from unmask.errors import ModelError, SettingsError
+from unmask.models.assign import assign, named_tensors
+from unmask.models.atomic import atomic_write
+from unmask.models.bert import Bert
+from unmask.models.draft import new_folder
+from unmask.models.huggingface import is_plain, needs_own_heads, read_config, write_config
+from unmask.models.init import Model, assemble, initialise
+from unmask.models.names import REPEATED, NameTable, bert_names, modern_name, with_prefix
+from unmask.models.settings import (
+    MODEL_SETTINGS,
+    BertSettings,
+    GptSettings,
+    HeadSettings,
+    TransformerSettings,
+)
+from unmask.models.tensorflow import read_tensorflow
+from unmask.models.weights import WeightSource, read_weights
+from unmask.models.weights_write import write_weights
+
+#: Raised when a folder changes so that older versions would read it wrongly.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What became of the tensors of a folder."""
+
+    loaded: int
+    total: int
+    new: tuple[str, ...] = ()  # ours, not in the folder: parts of a head that was asked for
+    unused: tuple[str, ...] = ()  # theirs, not in the model: parts of a head that was not asked for
+
+    def __str__(self) -> str:
+        text = f"loaded {self.loaded} of {self.total} tensors"
+        if self.unused:
+            text += f"; left out {len(self.unused)} that this model has no place for ({', '.join(self.unused[:3])}"
+            text += ", …)" if len(self.unused) > 3 else ")"
+        if self.new:
+            text += f"; {len(self.new)} new for the head you asked for (expected)"
+        return text
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """A folder's weights under our names, before any is read."""
+
+    settings: BertSettings | GptSettings | TransformerSettings
+    source: WeightSource
+    names: Mapping[str, str]  # ours → name in the source
+    unknown: tuple[str, ...]  # names in the source that we have none for
+
+
+def load_model(
+    folder: Path, *, heads: Sequence[HeadSettings] | None = None, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> tuple[Model, LoadReport]:
+    """The model in a folder, in eval mode.
+
+    `heads` replaces those in the folder: one whose tensors are there keeps them, another starts fresh from `seed`.
+    """
+    contents = _look(folder)
+    settings = contents.settings
+    if heads is not None:
+        if not isinstance(settings, BertSettings):
+            raise ModelError(f"{folder}: heads can be put on a BERT encoder, not on a {settings.model} model")
+        pooler = settings.pooler or any(_reads_pooler(head) for head in heads)
+        settings = settings.replace(heads=tuple(heads), pooler=pooler)
+    with torch.device("meta"):
+        model = assemble(settings)
+    wanted = named_tensors(model)
+    new = _check(folder, contents, wanted)
+    found: dict[str, Tensor] = {}
+    for name, place in wanted.items():
+        if name in new:
+            found[name] = torch.empty(place.shape, dtype=dtype)
+        else:
+            tensor = contents.source.tensor(contents.names[name])
+            found[name] = tensor.to(dtype) if place.is_floating_point() else tensor
+    assign(model, found)
+    if new and isinstance(model, Bert):
+        _start_fresh(model, new, seed)
+    used = [contents.names[name] for name in wanted if name not in new]
+    unused = tuple(sorted((set(contents.names.values()) - set(used)) | set(contents.unknown)))
+    return model.eval(), LoadReport(len(used), len(used) + len(unused), tuple(sorted(new)), unused)
+
+
+def save_model(model: Model, folder: Path, *, overwrite: bool = False) -> None:
+    """Write config.json and model.safetensors into `folder`, which appears complete or not at all."""
+    with new_folder(folder, overwrite=overwrite) as draft:
+        write_model(model, draft)
+
+
+def write_model(model: Model, folder: Path) -> None:
+    """Write config.json and model.safetensors into an existing folder."""
+    settings = model.settings
+    tensors = dict(named_tensors(model))
+    if isinstance(settings, BertSettings) and is_plain(settings):
+        config = write_config(settings)
+        own: dict[str, Any] = {"format": FORMAT}
+        if needs_own_heads(settings):
+            own["heads"] = [head.model_dump(mode="json") for head in settings.heads]
+        table, prefixed = bert_names(settings.num_layers, _classifier(settings.heads)), bool(settings.heads)
+        tensors = {_their_name(table, name, prefixed): tensor for name, tensor in tensors.items()}
+    else:
+        config = {"model_type": "unmask"}
+        own = {"format": FORMAT, "settings": settings.model_dump(mode="json")}
+    write_weights(folder, tensors)
+    text = json.dumps(config | {"unmask": own}, indent=2, ensure_ascii=False)
+    atomic_write(folder / "config.json", (text + "\n").encode())
+
+
+def read_settings(folder: Path) -> BertSettings | GptSettings | TransformerSettings:
+    """What the model in a folder is made of; no weight is read."""
+    return _look(folder).settings
+
+
+def _look(folder: Path) -> _Contents:
+    if not folder.is_dir():
+        raise ModelError(f"{folder}: no such folder")
+    if not (folder / "config.json").is_file() and (folder / "bert_config.json").is_file():
+        return _bert_contents(_read_config_file(folder / "bert_config.json"), read_tensorflow(folder), folder)
+    if not (folder / "config.json").is_file():
+        raise ModelError(
+            f"{folder}: holds neither config.json (Hugging Face's layout) nor bert_config.json (Google's checkpoints)"
+        )
+    config = _read_config_file(folder / "config.json")
+    kind = config.get("model_type")
+    if kind == "unmask":
+        return _own_contents(config, read_weights(folder), folder)
+    if kind not in ("bert", None):
+        raise ModelError(f"{folder / 'config.json'}: model_type {kind!r} is not supported; supported is bert")
+    return _bert_contents(config, read_weights(folder), folder)
+
+
+def _read_config_file(path: Path) -> dict[str, Any]:
+    if path.stat().st_size > 10_000_000:
+        raise ModelError(f"{path}: larger than 10 MB, which no config is")
+    try:
+        config = read_json(path)
+    except SettingsError as error:
+        raise ModelError(str(error)) from None
+    if not isinstance(config, dict):
+        raise ModelError(f"{path}: holds {type(config).__name__} where an object with settings is expected")
+    return config
+
+
+def _bert_contents(config: dict[str, Any], source: WeightSource, folder: Path) -> _Contents:
+    """A published BERT: its names in today's spelling, with prefix, then ours."""
+    modern = {with_prefix(modern_name(name)): name for name in source.shapes}
+    shapes = {name: source.shapes[place] for name, place in modern.items()}
+    own = _own_block(config, folder)
+    where = str(folder / ("config.json" if (folder / "config.json").is_file() else "bert_config.json"))
+    settings = read_config(config, shapes, where)
+    if "heads" in own:
+        settings = BertSettings.parse(settings.model_dump(mode="json") | {"heads": own["heads"]}, where)
+    table = bert_names(settings.num_layers, _classifier(settings.heads))
+    tied = any(head.kind == "mlm" and head.tied for head in settings.heads)
+    names: dict[str, str] = {}
+    unknown: list[str] = []
+    for name, place in modern.items():
+        if name in REPEATED and (tied or not name.endswith("decoder.weight")):
+            continue
+        ours = table.ours(name) or (name if name.startswith("heads.") else None)
+        if ours is None:
+            unknown.append(place)
+        else:
+            names[ours] = place
+    return _Contents(settings, source, names, tuple(unknown))
+
+
+def _own_contents(config: dict[str, Any], source: WeightSource, folder: Path) -> _Contents:
+    where, own = str(folder / "config.json"), _own_block(config, folder)
+    try:
+        settings = MODEL_SETTINGS.validate_json(json.dumps(own.get("settings")))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        field = ".".join(str(step) for step in problem["loc"])
+        raise ModelError(f"{where}: unmask.settings.{field}: {problem['msg'].removeprefix('Value error, ')}") from None
+    depth = (
+        settings.num_encoder_layers + settings.num_decoder_layers
+        if isinstance(settings, TransformerSettings)
+        else settings.num_layers
+    )
+    if depth > len(source.shapes):
+        raise ModelError(f"{where}: asks for {depth} layers but the weights hold {len(source.shapes)} tensors")
+    return _Contents(settings, source, {name: name for name in source.shapes}, ())
+
+
+def _own_block(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    own = config.get("unmask", {})
+    version = own.get("format", FORMAT) if isinstance(own, dict) else None
+    if not isinstance(own, dict) or not isinstance(version, int) or version < 1:
+        raise ModelError(f"{folder / 'config.json'}: its unmask block is damaged; save the model again")
+    if version > FORMAT:
+        raise ModelError(
+            f"{folder / 'config.json'}: written in format {version} by a newer unmask; this one reads up to {FORMAT}"
+        )
+    return own
+
+
+def _check(folder: Path, contents: _Contents, wanted: Mapping[str, Tensor]) -> set[str]:
+    """The names of tensors that must start fresh; ModelError if one is missing that must not."""
+    new: set[str] = set()
+    for name, place in wanted.items():
+        shape = contents.source.shapes.get(contents.names.get(name, ""))
+        optional = name.startswith(("heads.", "encoder.pooler."))
+        if shape is None and not optional:
+            missing = [other for other in wanted if other not in contents.names]
+            raise ModelError(
+                f"{folder}: {len(missing)} of {len(wanted)} tensors are missing, the first is {name}; "
+                "the folder is incomplete or its config describes another model"
+            )
+        if shape == tuple(place.shape):
+            continue
+        if not optional:
+            raise ModelError(
+                f"{folder}: tensor {contents.names[name]} has shape {shape} but the config asks for "
+                f"{tuple(place.shape)}"
+            )
+        new.add(name)
+    # A head is loaded whole or not at all.
+    fresh = {_part(name) for name in new}
+    return {name for name in wanted if _part(name) in fresh}
+
+
+def _part(name: str) -> str | None:
+    """The optional part of a model that a tensor belongs to."""
+    steps = name.split(".")
+    return ".".join(steps[:2]) if steps[0] == "heads" or steps[1] == "pooler" else None
+
+
+def _start_fresh(model: Bert, new: set[str], seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    parts: list[nn.Module] = [part for kind, part in model.heads.items() if any(f"heads.{kind}." in n for n in new)]
+    if model.encoder.pooler is not None and any(name.startswith("encoder.pooler.") for name in new):
+        parts.append(model.encoder.pooler)
+    for part in parts:
+        initialise(part, model.settings, generator)
+
+
+def _reads_pooler(head: HeadSettings) -> bool:
+    return head.kind in ("nsp", "sop") or (head.kind == "classify" and head.pooling == "pooler")
+
+
+def _classifier(heads: Sequence[HeadSettings]) -> str | None:
+    """Whose last layer is called `classifier`; the first, if a model has both."""
+    return next((head.kind for head in heads if head.kind in ("classify", "tag")), None)
+
+
+def _their_name(table: NameTable, name: str, prefixed: bool) -> str:
+    theirs = table.theirs(name)
+    if theirs is None:
+        return name
+    return theirs if prefixed else theirs.removeprefix("bert.")

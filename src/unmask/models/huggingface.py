@@ -1,0 +1,220 @@
+"""The border to Hugging Face's BERT: its config.json and ours, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from unmask.errors import ModelError
+from unmask.models.settings import (
+    BertSettings,
+    ClassifySettings,
+    HeadSettings,
+    MaskedTokenSettings,
+    NextSentenceSettings,
+    SpanSettings,
+    TagSettings,
+)
+from unmask.nn.settings import ActivationName, DropoutSettings
+
+_ACTIVATIONS: dict[str, ActivationName] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "linear": "identity",
+}
+_ACTIVATION_NAMES: dict[ActivationName, str] = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_new",
+    "relu": "relu",
+    "silu": "silu",
+    "identity": "linear",
+}
+_ARCHITECTURES: dict[tuple[str, ...], str] = {
+    (): "BertModel",
+    ("mlm",): "BertForMaskedLM",
+    ("nsp",): "BertForNextSentencePrediction",
+    ("mlm", "nsp"): "BertForPreTraining",
+    ("classify",): "BertForSequenceClassification",
+    ("tag",): "BertForTokenClassification",
+    ("qa",): "BertForQuestionAnswering",
+}
+
+_Count = Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+class _BertConfig(BaseModel):
+    """The fields of a published config.json that say what the model is; other fields are left alone."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+    vocab_size: _Count
+    hidden_size: _Count
+    num_hidden_layers: _Count
+    num_attention_heads: _Count
+    intermediate_size: _Count
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    classifier_dropout: float | None = None
+    max_position_embeddings: _Count = 512
+    type_vocab_size: Annotated[int, Field(ge=0, le=1000)] = 2
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+    position_embedding_type: Literal["absolute"] | None = "absolute"
+    is_decoder: Literal[False] = False
+    tie_word_embeddings: bool = True
+    architectures: list[str] | None = None
+    id2label: dict[str, str] | None = None
+    num_labels: Annotated[int, Field(ge=1, le=100_000)] | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Label names in order of their numbers."""
+        if self.id2label:
+            numbered = sorted((int(number), name) for number, name in self.id2label.items() if number.isdigit())
+            return tuple(name for _, name in numbered)
+        return tuple(f"LABEL_{i}" for i in range(self.num_labels or 2))
+
+
+def read_config(data: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], source: str) -> BertSettings:
+    """Settings from a published config.json and the (modern, prefixed) names of the tensors beside it."""
+    try:
+        config = _BertConfig.model_validate(dict(data))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        field = ".".join(str(step) for step in problem["loc"])
+        given = data.get(field) if isinstance(data, Mapping) else None
+        raise ModelError(f"{source}: {field}: {problem['msg']} (given {given!r})") from None
+    if config.hidden_act not in _ACTIVATIONS:
+        known = ", ".join(sorted(_ACTIVATIONS))
+        raise ModelError(f"{source}: hidden_act {config.hidden_act} is not supported; known are {known}")
+    found = {name.split(".")[3] for name in tensors if name.startswith("bert.encoder.layer.")}
+    if len(found) != config.num_hidden_layers:
+        raise ModelError(
+            f"{source}: num_hidden_layers is {config.num_hidden_layers:,} but the weights hold {len(found)} layers"
+        )
+    try:
+        return BertSettings(
+            vocab_size=config.vocab_size,
+            num_layers=config.num_hidden_layers,
+            hidden_size=config.hidden_size,
+            num_heads=config.num_attention_heads,
+            ffn_size=config.intermediate_size,
+            max_length=config.max_position_embeddings,
+            num_segments=config.type_vocab_size,
+            activation=_ACTIVATIONS[config.hidden_act],
+            norm_eps=config.layer_norm_eps,
+            init_std=config.initializer_range,
+            dropout=DropoutSettings(
+                embedding=config.hidden_dropout_prob,
+                residual=config.hidden_dropout_prob,
+                attention=config.attention_probs_dropout_prob,
+                activation=0.0,
+            ),
+            pooler="bert.pooler.dense.weight" in tensors,
+            heads=_heads_in(config, tensors, source),
+        )
+    except ValidationError as error:
+        message = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        raise ModelError(f"{source}: {message}") from None
+
+
+def write_config(settings: BertSettings) -> dict[str, Any]:
+    """The config.json that makes `transformers` build the same model. Only for settings that are `is_plain`."""
+    kinds = tuple(sorted(head.kind for head in settings.heads))
+    plain = all(_plain_head(head, settings) for head in settings.heads)
+    config: dict[str, Any] = {
+        "model_type": "bert",
+        "architectures": [_ARCHITECTURES.get(kinds, "BertModel") if plain else "BertModel"],
+        "vocab_size": settings.vocab_size,
+        "hidden_size": settings.hidden_size,
+        "num_hidden_layers": settings.num_layers,
+        "num_attention_heads": settings.num_heads,
+        "intermediate_size": settings.ffn_size,
+        "hidden_act": _ACTIVATION_NAMES[settings.activation],
+        "hidden_dropout_prob": settings.dropout.residual,
+        "attention_probs_dropout_prob": settings.dropout.attention,
+        "max_position_embeddings": settings.max_length,
+        "type_vocab_size": settings.num_segments,
+        "layer_norm_eps": settings.norm_eps,
+        "initializer_range": settings.init_std,
+        "position_embedding_type": "absolute",
+        "pad_token_id": 0,
+    }
+    for head in settings.heads:
+        if head.kind in ("classify", "tag"):
+            config["id2label"] = {str(i): label for i, label in enumerate(head.labels)}
+            config["label2id"] = {label: i for i, label in enumerate(head.labels)}
+            config["classifier_dropout"] = head.dropout
+        if head.kind == "mlm":
+            config["tie_word_embeddings"] = head.tied
+    return config
+
+
+def is_plain(settings: BertSettings) -> bool:
+    """Whether `transformers` can build the same encoder: BERT as published, whatever its size."""
+    plain = BertSettings(
+        vocab_size=settings.vocab_size,
+        num_layers=settings.num_layers,
+        hidden_size=settings.hidden_size,
+        num_heads=settings.num_heads,
+        ffn_size=settings.ffn_size,
+        max_length=settings.max_length,
+        num_segments=settings.num_segments,
+        activation=settings.activation,
+        norm_eps=settings.norm_eps,
+        init_std=settings.init_std,
+        dropout=settings.dropout,
+        pooler=settings.pooler,
+        heads=settings.heads,
+    )
+    one_dropout = settings.dropout.embedding == settings.dropout.residual and settings.dropout.activation == 0.0
+    return settings == plain and one_dropout and settings.num_segments > 0
+
+
+def needs_own_heads(settings: BertSettings) -> bool:
+    """Whether some head, or their combination, is one `transformers` does not have."""
+    kinds = tuple(sorted(head.kind for head in settings.heads))
+    return kinds not in _ARCHITECTURES or not all(_plain_head(head, settings) for head in settings.heads)
+
+
+def _plain_head(head: HeadSettings, settings: BertSettings) -> bool:
+    match head:
+        case ClassifySettings():
+            return head.pooling == "pooler"
+        case TagSettings():
+            return not head.crf
+        case MaskedTokenSettings() | NextSentenceSettings() | SpanSettings():
+            return True
+        case _:
+            return False
+
+
+def _heads_in(config: _BertConfig, tensors: Mapping[str, tuple[int, ...]], source: str) -> tuple[HeadSettings, ...]:
+    """The heads whose tensors are there."""
+    heads: list[HeadSettings] = []
+    dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+    if "cls.predictions.transform.dense.weight" in tensors:
+        heads.append(MaskedTokenSettings(tied=config.tie_word_embeddings))
+    if "cls.seq_relationship.weight" in tensors:
+        heads.append(NextSentenceSettings())
+    if "classifier.weight" in tensors:
+        labels = config.labels
+        if len(labels) != tensors["classifier.weight"][0]:
+            raise ModelError(
+                f"{source}: names {len(labels)} labels but the classifier has {tensors['classifier.weight'][0]}; "
+                "correct id2label"
+            )
+        if "BertForTokenClassification" in (config.architectures or ()):
+            heads.append(TagSettings(labels=labels, dropout=dropout))
+        else:
+            heads.append(ClassifySettings(labels=labels, dropout=dropout))
+    if "qa_outputs.weight" in tensors:
+        heads.append(SpanSettings())
+    return tuple(heads)

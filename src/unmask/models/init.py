@@ -1,0 +1,89 @@
+"""First values of a model's parameters, as the papers choose them."""
+
+from __future__ import annotations
+
+from typing import Protocol, assert_never, runtime_checkable
+
+import torch
+from torch import nn
+
+from unmask.models.bert import Bert
+from unmask.models.gpt import Gpt
+from unmask.models.settings import BertSettings, GptSettings, TransformerSettings
+from unmask.models.transformer import Transformer
+from unmask.nn.settings import LayerSettings
+
+Model = Bert | Gpt | Transformer
+
+
+@runtime_checkable
+class SelfInitialised(Protocol):
+    """A part that knows its own first values."""
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Set them."""
+
+
+def build_model(settings: BertSettings | GptSettings | TransformerSettings, seed: int = 0) -> Model:
+    """A new model with fresh parameters; the same seed gives the same ones."""
+    model = assemble(settings)
+    initialise(model, settings, torch.Generator().manual_seed(seed))
+    return model
+
+
+def assemble(settings: BertSettings | GptSettings | TransformerSettings) -> Model:
+    """A new model whose parameters are whatever torch left there."""
+    match settings:
+        case BertSettings():
+            return Bert(settings)
+        case GptSettings():
+            return Gpt(settings)
+        case TransformerSettings():
+            return Transformer(settings)
+        case _:
+            assert_never(settings)
+
+
+def initialise(model: nn.Module, settings: LayerSettings, generator: torch.Generator) -> None:
+    """Set every parameter of `model`, in place. Draws only from `generator`."""
+    for module in model.modules():
+        match module:
+            case nn.Linear():
+                _matrix(module.weight, settings, generator)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            case nn.Embedding():
+                _embedding(module.weight, settings, generator)
+            case nn.LayerNorm() | nn.BatchNorm1d() | nn.RMSNorm():
+                module.reset_parameters()
+            case _:
+                pass
+    for module in model.modules():  # parts with first values of their own have the last word
+        if isinstance(module, SelfInitialised):
+            module.initialise(generator)
+
+
+def _matrix(weight: torch.Tensor, settings: LayerSettings, generator: torch.Generator) -> None:
+    match settings.init:
+        case "truncated_normal":
+            _truncated(weight, settings.init_std, generator)
+        case "xavier":
+            nn.init.xavier_uniform_(weight, generator=generator)
+        case _:
+            assert_never(settings.init)
+
+
+def _embedding(weight: torch.Tensor, settings: LayerSettings, generator: torch.Generator) -> None:
+    match settings.init:
+        case "truncated_normal":
+            _truncated(weight, settings.init_std, generator)
+        case "xavier":
+            # N(0, 1/d): multiplied by sqrt(d) where embeddings are scaled, right as it is for the output layer.
+            nn.init.normal_(weight, std=weight.shape[-1] ** -0.5, generator=generator)
+        case _:
+            assert_never(settings.init)
+
+
+def _truncated(weight: torch.Tensor, std: float, generator: torch.Generator) -> None:
+    """Normal, nothing beyond two standard deviations, as in Google's BERT."""
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)

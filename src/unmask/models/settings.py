@@ -1,0 +1,210 @@
+"""What a whole model is made of, as settings, and the sizes that papers gave names to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, TypeAdapter, model_validator
+
+from unmask.config import Settings
+from unmask.errors import SettingsError
+from unmask.nn.settings import (
+    DropoutSettings,
+    LayerSettings,
+    LayerShape,
+    PositionSettings,
+    Probability,
+    SinusoidalSettings,
+    Size,
+)
+
+#: Deep enough for anything published, small enough that a hostile config cannot keep us building for ever.
+Depth = Annotated[int, Field(ge=1, le=1000)]
+Vocabulary = Annotated[int, Field(ge=2, le=10_000_000)]
+Labels = Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000)]
+
+
+class MaskedTokenSettings(Settings):
+    """Guess masked tokens (MLM)."""
+
+    kind: Literal["mlm"] = "mlm"
+    tied: bool = True  # the output matrix is the token embedding
+
+
+class NextSentenceSettings(Settings):
+    """Does the second text follow the first (NSP)?"""
+
+    kind: Literal["nsp"] = "nsp"
+
+
+class SentenceOrderSettings(Settings):
+    """Are two neighbouring texts in their order, or swapped (SOP)?"""
+
+    kind: Literal["sop"] = "sop"
+
+
+class ClassifySettings(Settings):
+    """A label for a text or a pair."""
+
+    kind: Literal["classify"] = "classify"
+    labels: Labels
+    pooling: Literal["pooler", "cls", "mean", "max"] = "pooler"
+    dropout: Probability = 0.1
+
+
+class TagSettings(Settings):
+    """A label for each token."""
+
+    kind: Literal["tag"] = "tag"
+    labels: Labels
+    crf: bool = False
+    dropout: Probability = 0.1
+
+
+class SpanSettings(Settings):
+    """Where an answer starts and ends (question answering)."""
+
+    kind: Literal["qa"] = "qa"
+
+
+HeadSettings = Annotated[
+    MaskedTokenSettings | NextSentenceSettings | SentenceOrderSettings | ClassifySettings | TagSettings | SpanSettings,
+    Field(discriminator="kind"),
+]
+
+
+class StackSettings(LayerSettings):
+    """A model of one stack of blocks."""
+
+    vocab_size: Vocabulary
+    num_layers: Depth
+    max_length: Size = 512
+    scale_embeddings: bool = False  # multiply token embeddings by sqrt(hidden_size)
+    embedding_norm: bool = True  # a norm right after the embeddings are summed
+    heads_by_layer: tuple[Size, ...] | None = None  # after heads were removed: how many each layer still has
+    ffn_by_layer: tuple[Size, ...] | None = None  # after neurons were removed: how many each layer still has
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> Self:
+        for name in ("heads_by_layer", "ffn_by_layer"):
+            given = getattr(self, name)
+            if given is not None and len(given) != self.num_layers:
+                raise ValueError(f"{name} has {len(given)} entries but num_layers is {self.num_layers}")
+        shared = getattr(self.positions, "share_layers", False) and self.positions.kind != "shaw"
+        if self.heads_by_layer is not None and shared and len(set(self.heads_by_layer)) > 1:
+            raise ValueError("positions shared by all layers need the same number of heads in each")
+        return self
+
+    @property
+    def shapes(self) -> tuple[LayerShape, ...]:
+        """The shape of each layer."""
+        heads = self.heads_by_layer or (self.num_heads,) * self.num_layers
+        ffns = self.ffn_by_layer or (self.ffn_size,) * self.num_layers
+        return tuple(LayerShape(*shape) for shape in zip(heads, ffns, strict=True))
+
+
+class BertSettings(StackSettings):
+    """An encoder that reads in both directions, with the heads it was given."""
+
+    model: Literal["bert"] = "bert"
+    num_segments: Annotated[int, Field(ge=0, le=1000)] = 2
+    pooler: bool = True
+    heads: tuple[HeadSettings, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        kinds = [head.kind for head in self.heads]
+        if len(set(kinds)) < len(kinds):
+            raise ValueError(f"each kind of head at most once, given {', '.join(kinds)}")
+        for head in self.heads:
+            needs = head.kind in ("nsp", "sop") or (head.kind == "classify" and head.pooling == "pooler")
+            if needs and not self.pooler:
+                raise ValueError(f"the {head.kind} head reads the pooled output: set pooler to true")
+        return self
+
+
+class GptSettings(StackSettings):
+    """A decoder without encoder: the same blocks, each token seeing only those before it. Defaults are GPT-2's."""
+
+    model: Literal["gpt"] = "gpt"
+    max_length: Size = 1024
+    embedding_norm: bool = False
+    activation: Literal["gelu", "gelu_tanh", "relu", "silu", "identity"] = "gelu_tanh"
+    norm_place: Literal["post", "pre"] = "pre"
+    norm_eps: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
+    final_norm: bool = True
+    tie_output: bool = True
+
+
+class TransformerSettings(LayerSettings):
+    """The encoder-decoder of "Attention is all you need". Defaults are the paper's."""
+
+    model: Literal["transformer"] = "transformer"
+    source_vocab_size: Vocabulary
+    target_vocab_size: Vocabulary
+    num_encoder_layers: Depth = 6
+    num_decoder_layers: Depth = 6
+    max_length: Size = 512
+    scale_embeddings: bool = True
+    embedding_norm: bool = False
+    tie: Literal["none", "target", "all"] = "all"  # target: its embedding and the output; all: the source's too
+    output_bias: bool = False
+
+    positions: PositionSettings = SinusoidalSettings()
+    activation: Literal["gelu", "gelu_tanh", "relu", "silu", "identity"] = "relu"
+    norm_eps: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
+    dropout: DropoutSettings = DropoutSettings(embedding=0.1, residual=0.1, attention=0.0, activation=0.0)
+    init: Literal["truncated_normal", "xavier"] = "xavier"
+
+    @model_validator(mode="after")
+    def _check_vocabularies(self) -> Self:
+        if self.tie == "all" and self.source_vocab_size != self.target_vocab_size:
+            raise ValueError(
+                f"tie 'all' needs one vocabulary for both sides, given {self.source_vocab_size} and "
+                f"{self.target_vocab_size} tokens; use tie 'target' or a joint vocabulary"
+            )
+        return self
+
+
+ModelSettings = Annotated[BertSettings | GptSettings | TransformerSettings, Field(discriminator="model")]
+MODEL_SETTINGS: TypeAdapter[BertSettings | GptSettings | TransformerSettings] = TypeAdapter(ModelSettings)
+
+#: num_layers, hidden_size; heads have size 64 and the feed-forward network is four times as wide (Turc et al. 2019).
+_BERT_SIZES = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+    "large": (24, 1024),
+}
+
+
+def bert_preset(size: str, vocab_size: int = 30522) -> BertSettings:
+    """BERT in one of its published sizes: tiny, mini, small, medium, base, large."""
+    if size not in _BERT_SIZES:
+        raise SettingsError(f"unknown size {size} for BERT; known are {', '.join(_BERT_SIZES)}")
+    num_layers, hidden = _BERT_SIZES[size]
+    return BertSettings(
+        vocab_size=vocab_size, num_layers=num_layers, hidden_size=hidden, num_heads=hidden // 64, ffn_size=4 * hidden
+    )
+
+
+def transformer_preset(size: str, source_vocab_size: int, target_vocab_size: int | None = None) -> TransformerSettings:
+    """The Transformer as base or big of the paper, or tiny (4 layers of 128, for data sets of 30,000 sentences)."""
+    shapes = {"tiny": (4, 128, 256, 4, 0.3), "base": (6, 512, 2048, 8, 0.1), "big": (6, 1024, 4096, 16, 0.3)}
+    if size not in shapes:
+        raise SettingsError(f"unknown size {size} for the Transformer; known are {', '.join(shapes)}")
+    layers, hidden, ffn, heads, dropout = shapes[size]
+    joint = target_vocab_size is None or target_vocab_size == source_vocab_size
+    return TransformerSettings(
+        source_vocab_size=source_vocab_size,
+        target_vocab_size=source_vocab_size if target_vocab_size is None else target_vocab_size,
+        num_encoder_layers=layers,
+        num_decoder_layers=layers,
+        hidden_size=hidden,
+        ffn_size=ffn,
+        num_heads=heads,
+        tie="all" if joint else "target",
+        dropout=DropoutSettings(embedding=dropout, residual=dropout, attention=0.0, activation=0.0),
+    )

@@ -1,0 +1,152 @@
+"""Real removal of heads, neurons and layers: smaller tensors, the same architecture. The model given is not changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from unmask.models.assign import assign, named_tensors
+from unmask.models.init import Model, assemble
+from unmask.models.settings import BertSettings, GptSettings, StackSettings
+from unmask.models.transformer import Transformer
+
+
+def remove_heads(model: Model, heads: Mapping[int, Sequence[int]]) -> Model:
+    """A copy without some attention heads: layer → head numbers. Every layer keeps at least one."""
+    settings = _stack_settings(model)
+    kept = {
+        layer: _kept(shape.num_heads, heads.get(layer, ()), f"layer {layer} has {shape.num_heads} heads")
+        for layer, shape in enumerate(settings.shapes)
+    }
+    _known_layers(heads, settings)
+    _check_heads_can_go(settings, heads)
+    size = settings.width_of_head
+    rows = {layer: _rows_of_heads(keep, size) for layer, keep in kept.items()}
+
+    def cut(layer: int, name: str, tensor: Tensor) -> Tensor:
+        if ".projections." in name:
+            return tensor[rows[layer]]
+        if name.endswith("self_attention.output.weight"):
+            return tensor[:, rows[layer]]
+        if ".attend.positions." in name:
+            return _cut_positions(name, tensor, kept[layer], rows[layer])
+        return tensor
+
+    new = settings.replace(heads_by_layer=tuple(len(keep) for keep in kept.values()), head_size=settings.width_of_head)
+    return _rebuilt(model, new, cut)
+
+
+def remove_neurons(model: Model, neurons: Mapping[int, Sequence[int]]) -> Model:
+    """A copy without some feed-forward neurons: layer → neuron numbers. Every layer keeps at least one."""
+    settings = _stack_settings(model)
+    kept = {
+        layer: _kept(shape.ffn_size, neurons.get(layer, ()), f"layer {layer} has {shape.ffn_size} neurons")
+        for layer, shape in enumerate(settings.shapes)
+    }
+    _known_layers(neurons, settings)
+
+    def cut(layer: int, name: str, tensor: Tensor) -> Tensor:
+        if ".ffn.inner." in name or ".ffn.gate." in name:
+            return tensor[kept[layer]]
+        if name.endswith(".ffn.outer.weight"):
+            return tensor[:, kept[layer]]
+        return tensor
+
+    return _rebuilt(model, settings.replace(ffn_by_layer=tuple(len(keep) for keep in kept.values())), cut)
+
+
+def remove_layers(model: Model, layers: Sequence[int]) -> Model:
+    """A copy without some blocks. At least one is kept."""
+    settings = _stack_settings(model)
+    kept = _kept(settings.num_layers, layers, f"the model has {settings.num_layers} layers").tolist()
+    shapes = [settings.shapes[layer] for layer in kept]
+    new = settings.replace(
+        num_layers=len(kept),
+        heads_by_layer=tuple(shape.num_heads for shape in shapes) if settings.heads_by_layer else None,
+        ffn_by_layer=tuple(shape.ffn_size for shape in shapes) if settings.ffn_by_layer else None,
+    )
+    with torch.device("meta"):
+        smaller = assemble(new)
+    old = named_tensors(model)
+    found = {}
+    for name in named_tensors(smaller):
+        before, number, after = _split_layer(name)
+        source = name if number is None else f"{before}{kept[number]}{after}"
+        # Parameters shared by all layers stand under the first layer's name, which may have gone.
+        found[name] = old[source if source in old else name].detach().clone()
+    assign(smaller, found)
+    return smaller.train(model.training)
+
+
+def _rebuilt(model: Model, settings: BertSettings | GptSettings, cut: Callable[[int, str, Tensor], Tensor]) -> Model:
+    with torch.device("meta"):
+        smaller = assemble(settings)
+    old = named_tensors(model)
+    found = {}
+    for name in named_tensors(smaller):
+        _, layer, _ = _split_layer(name)
+        tensor = old[name].detach()
+        found[name] = (tensor if layer is None else cut(layer, name, tensor)).clone()
+    assign(smaller, found)
+    return smaller.train(model.training)
+
+
+def _stack_settings(model: Model) -> BertSettings | GptSettings:
+    if isinstance(model, Transformer):
+        raise ValueError("heads, neurons and layers can be removed from models of one stack (BERT, GPT)")
+    return model.settings
+
+
+def _check_heads_can_go(settings: BertSettings | GptSettings, heads: Mapping[int, Sequence[int]]) -> None:
+    """Some parts know a head by its number alone, and would take another's place for its own."""
+    if settings.projections == "none":
+        raise ValueError("without projections a head is a slice of the hidden state and cannot be removed")
+    if settings.positions.kind == "alibi":
+        raise ValueError("ALiBi gives each head its slope by its number: its heads cannot be removed")
+    shared = settings.positions.kind in ("buckets", "transformer_xl") and settings.positions.share_layers
+    removed = {frozenset(heads.get(layer, ())) for layer in range(settings.num_layers)}
+    if shared and len(removed) > 1:
+        raise ValueError("positions are shared by all layers: remove the same heads in each")
+
+
+def _kept(count: int, removed: Sequence[int], sentence: str) -> Tensor:
+    wrong = [number for number in removed if not 0 <= number < count]
+    if wrong:
+        raise ValueError(f"{sentence}, there is no number {wrong[0]}")
+    keep = [number for number in range(count) if number not in set(removed)]
+    if not keep:
+        raise ValueError(f"{sentence}, at least one must stay")
+    return torch.tensor(keep)
+
+
+def _known_layers(given: Mapping[int, Sequence[int]], settings: StackSettings) -> None:
+    for layer in given:
+        if not 0 <= layer < settings.num_layers:
+            raise ValueError(f"the model has {settings.num_layers} layers, there is no number {layer}")
+
+
+def _rows_of_heads(heads: Tensor, size: int) -> Tensor:
+    return (heads[:, None] * size + torch.arange(size)).flatten()
+
+
+def _cut_positions(name: str, tensor: Tensor, heads: Tensor, rows: Tensor) -> Tensor:
+    """Positional parameters that belong to heads: T5's column a head, Transformer-XL's rows and biases."""
+    if name.endswith("positions.relative.weight"):
+        return tensor[rows]
+    if name.endswith(("content_bias", "position_bias")):
+        return tensor[heads]
+    if name.endswith("positions.table.weight"):
+        return tensor[:, heads]
+    return tensor
+
+
+def _split_layer(name: str) -> tuple[str, int | None, str]:
+    """`stack.blocks.3.ffn` → (`stack.blocks.`, 3, `.ffn`)."""
+    marker = "stack.blocks."
+    if marker not in name:
+        return name, None, ""
+    before, rest = name.split(marker, 1)
+    number, after = rest.split(".", 1)
+    return f"{before}{marker}", int(number), f".{after}"

@@ -1,0 +1,114 @@
+"""The Transformer of "Attention is all you need": an encoder, a decoder that looks at it, an output layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unmask.models.settings import TransformerSettings
+from unmask.nn.batch import Batch
+from unmask.nn.block import DecoderBlock, DecoderPast
+from unmask.nn.build import build_decoder, build_embedding_positions, build_encoder, build_norm
+from unmask.nn.embeddings import Embeddings
+from unmask.nn.layout import Layout
+from unmask.nn.masks import Mask
+from unmask.nn.plan import AttentionPlan
+
+
+class Memory(NamedTuple):
+    """The encoder's output, which the decoder looks at."""
+
+    rows: Tensor  # (R, H)
+    layout: Layout
+
+
+@dataclass
+class DecoderState:
+    """What is kept between two steps of decoding: for each block its past, and which source tokens are there."""
+
+    blocks: list[DecoderPast]
+    mask: Mask
+    position: int = 0
+
+    def select(self, sequences: Tensor) -> DecoderState:
+        """Those of some sequences, in the order given: for beams that are reordered or done."""
+        allowed = self.mask.allowed
+        mask = Mask(None if allowed is None else allowed.index_select(0, sequences))
+        return DecoderState([block.select(sequences) for block in self.blocks], mask, self.position)
+
+
+class Transformer(nn.Module):
+    """Source ids and target ids → logits of each next target token."""
+
+    def __init__(self, settings: TransformerSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        hidden = settings.hidden_size
+        target = nn.Embedding(settings.target_vocab_size, hidden)
+        source = target if settings.tie == "all" else nn.Embedding(settings.source_vocab_size, hidden)
+        self.source_embeddings = _embeddings(settings, source)
+        self.target_embeddings = _embeddings(settings, target)
+        self.encoder = build_encoder(settings, settings.uniform(settings.num_encoder_layers))
+        self.decoder = build_decoder(settings, settings.uniform(settings.num_decoder_layers))
+        self.output = nn.Linear(hidden, settings.target_vocab_size, bias=False) if settings.tie == "none" else None
+        self.output_bias = nn.Parameter(torch.zeros(settings.target_vocab_size)) if settings.output_bias else None
+
+    def forward(self, source: Batch, target: Batch) -> Tensor:
+        """All target positions at once, as in training: (R, V) logits, row r for the token after row r."""
+        return self.logits(self.decode(target, self.encode(source)))
+
+    def encode(self, source: Batch) -> Memory:
+        """Read the source, every token seeing all others."""
+        plan = AttentionPlan.between(source.layout, source.layout, device=source.ids.device)
+        return Memory(self.encoder(self.source_embeddings(source), plan), source.layout)
+
+    def decode(self, target: Batch, memory: Memory) -> Tensor:
+        """Target rows (R, H), each token seeing those before it and the whole source."""
+        device = target.ids.device
+        own = AttentionPlan.between(target.layout, target.layout, causal=True, device=device)
+        cross = AttentionPlan.between(target.layout, memory.layout, device=device)
+        return self.decoder(self.target_embeddings(target), own, memory.rows, cross)
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """(R, H) → (R, V)."""
+        weight = self.target_embeddings.token.weight if self.output is None else self.output.weight
+        return F.linear(rows, weight, self.output_bias)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """No token preferred at first."""
+        if self.output_bias is not None:
+            nn.init.zeros_(self.output_bias)
+
+    def start(self, memory: Memory) -> DecoderState:
+        """The state before the first target token."""
+        dense = memory.layout.pad(memory.rows)
+        blocks = [DecoderPast(None, block.cross_attention.remember(dense)) for block in self._blocks()]
+        there = memory.layout.key_mask(dense.device)
+        return DecoderState(blocks, Mask(None if bool(there.all()) else there[:, None, None, :]))
+
+    def step(self, ids: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """One token a sequence (B,) → logits of the next (B, V). Equals `forward` at that position."""
+        x = self.target_embeddings.at(ids, torch.full_like(ids, state.position))
+        blocks = []
+        for block, before in zip(self._blocks(), state.blocks, strict=True):
+            x, past = block.step(x, before, state.mask)
+            blocks.append(past)
+        return self.logits(self.decoder.norm(x)), DecoderState(blocks, state.mask, state.position + 1)
+
+    def _blocks(self) -> list[DecoderBlock]:
+        return [block for block in self.decoder.blocks if isinstance(block, DecoderBlock)]
+
+
+def _embeddings(settings: TransformerSettings, token: nn.Embedding) -> Embeddings:
+    hidden = settings.hidden_size
+    return Embeddings(
+        token,
+        build_embedding_positions(settings, token.num_embeddings, settings.max_length),
+        norm=build_norm(settings.norm, hidden, settings.norm_eps) if settings.embedding_norm else None,
+        scaled=settings.scale_embeddings,
+        dropout=settings.dropout.embedding,
+    )
