@@ -1,0 +1,1 @@
+"""One file, one capability: what a model can be used for."""

@@ -1,0 +1,144 @@
+"""A model with its tokenizer, ready to use: what `unmask.load` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from unmask.data.batching import collate
+from unmask.errors import ModelError, TaskError
+from unmask.models.bert import Bert, BertEncoder
+from unmask.models.draft import new_folder
+from unmask.models.fetch import Progress, fetch
+from unmask.models.folder import LoadReport, load_model, write_model
+from unmask.models.init import Model
+from unmask.models.sentence import SentenceSettings, read_sentence_settings, write_sentence_settings
+from unmask.models.settings import HeadSettings
+from unmask.nn.batch import Batch
+from unmask.nn.heads import Pooling
+from unmask.tasks.embed import Vectors, embed
+from unmask.tasks.fill_mask import Guess, fill_mask
+from unmask.text import Tokenizer
+
+
+class Bundle:
+    """A model and its tokenizer.
+
+    Attributes:
+        model: the torch module, with its heads.
+        tokenizer: strings → ids.
+        report: what became of the tensors of the folder.
+        sentence: how the folder makes one vector of a text; None if it does not say.
+        folder: where it was loaded from.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        report: LoadReport,
+        sentence: SentenceSettings | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.report = report
+        self.sentence = sentence
+        self.folder = folder
+
+    @property
+    def encoder(self) -> BertEncoder:
+        """The torch module that turns a batch into token vectors."""
+        return self._bert("an encoder").encoder
+
+    @property
+    def max_length(self) -> int:
+        """How many tokens the model reads at once, special tokens included."""
+        return self.model.settings.max_length
+
+    def batch(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Batch:
+        """A ragged batch of texts, or pairs of texts, for `encoder`. Nothing is cut."""
+        if not texts:
+            raise TaskError("a batch needs at least one text")
+        device = next(self.model.parameters()).device
+        return collate(self.tokenizer.encode_batch(texts, pairs)).to(device)
+
+    def embed(self, texts: Iterable[str], *, pooling: Pooling | None = None, normalise: bool | None = None) -> Vectors:
+        """(number of texts, hidden) vectors, in the order of the texts, whatever their lengths.
+
+        `pooling` and `normalise` default to what the folder says, else to the mean, not normalised.
+        """
+        if isinstance(texts, str):
+            texts = [texts]
+        chunks = list(self.embed_stream(texts, pooling=pooling, normalise=normalise))
+        if not chunks:
+            return np.empty((0, self.model.settings.hidden_size), dtype=np.float32)
+        return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+
+    def embed_stream(
+        self, texts: Iterable[str], *, pooling: Pooling | None = None, normalise: bool | None = None
+    ) -> Iterator[Vectors]:
+        """The same in pieces of some thousand rows, for more texts than fit in memory."""
+        encoder = self._bert("embeddings").encoder
+        said = self.sentence or SentenceSettings()
+        if pooling not in (None, "cls", "mean", "max"):
+            raise TaskError(f"pooling is cls, mean or max, given {pooling!r}")
+        settings = SentenceSettings(
+            said.pooling if pooling is None else pooling,
+            said.normalise if normalise is None else normalise,
+        )
+        return embed(encoder, self.tokenizer, texts, settings, max_length=self.max_length)
+
+    def fill_mask(self, text: str, *, top: int = 5) -> list[list[Guess]]:
+        """For each [MASK] of the text, in order, the `top` most probable tokens."""
+        return fill_mask(self._bert("masked tokens"), self.tokenizer, text, top=top, max_length=self.max_length)
+
+    def to(self, device: torch.device | str) -> Bundle:
+        """The same bundle with its model on another device; moved in place."""
+        self.model.to(device)
+        return self
+
+    def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
+        """Write a model folder that unmask and, for plain BERT, `transformers` load; complete or not at all."""
+        with new_folder(Path(folder), overwrite=overwrite) as draft:
+            write_model(self.model, draft)
+            self.tokenizer.save(draft)
+            if self.sentence is not None:
+                write_sentence_settings(draft, self.sentence, self.model.settings.hidden_size)
+
+    def __repr__(self) -> str:
+        return f"Bundle({self.model.settings.model}, {self.folder or 'not saved'}: {self.report})"
+
+    def _bert(self, purpose: str) -> Bert:
+        if not isinstance(self.model, Bert):
+            raise TaskError(f"{purpose} come from a BERT model; this is a {self.model.settings.model} model")
+        return self.model
+
+
+def load(
+    name: str | Path,
+    *,
+    heads: Sequence[HeadSettings] | None = None,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+) -> Bundle:
+    """A model by short name, folder, or Hub id; fetched first if it is not here yet.
+
+    `heads` puts other heads on the encoder than the folder has; new ones start from `seed`.
+    """
+    folder = fetch(str(name), progress=progress)
+    model, report = load_model(folder, heads=heads, seed=seed)
+    tokenizer = Tokenizer.from_folder(folder)
+    settings = model.settings
+    rows = getattr(settings, "vocab_size", None)
+    if rows is not None and tokenizer.vocab_size > rows:
+        raise ModelError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens but the model knows {rows}; "
+            "they do not belong together"
+        )
+    model.to(device)
+    return Bundle(model, tokenizer, report, read_sentence_settings(folder), folder)

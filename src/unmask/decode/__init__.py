@@ -1,0 +1,1 @@
+"""One token after another: from a trained decoder to a text."""
