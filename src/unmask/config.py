@@ -43,7 +43,7 @@ class Settings(BaseModel):
         """Settings from a JSON file."""
         return cls.parse(read_json(path), str(path))
 
-    def replace(self, **changes: Any) -> Self:  # noqa: ANN401  (fields are checked by pydantic)
+    def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed, checked like a new one."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
 
@@ -55,7 +55,7 @@ def unknown_setting(key: str, known: list[str]) -> str:
     return f"unknown setting {key}; {hint}"
 
 
-def read_json(path: Path) -> Any:  # noqa: ANN401
+def read_json(path: Path) -> Any:
     """The content of a JSON file; SettingsError names file and place when it is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))

@@ -1,0 +1,1 @@
+"""Question → experiment → evidence. For now: the baselines that experiments compare with."""

@@ -24,7 +24,7 @@ from unmask.models.bert import Bert
 from unmask.models.draft import new_folder
 from unmask.models.huggingface import is_plain, needs_own_heads, read_config, write_config
 from unmask.models.init import Model, assemble, initialise
-from unmask.models.names import REPEATED, NameTable, bert_names, modern_name, with_prefix
+from unmask.models.names import REPEATED, bert_names, modern_name, with_prefix
 from unmask.models.settings import (
     MODEL_SETTINGS,
     BertSettings,
@@ -111,20 +111,33 @@ def save_model(model: Model, folder: Path, *, overwrite: bool = False) -> None:
 def write_model(model: Model, folder: Path) -> None:
     """Write config.json and model.safetensors into an existing folder."""
     settings = model.settings
-    tensors = dict(named_tensors(model))
+    names = stored_names(model)
+    tensors = {names[name]: tensor for name, tensor in named_tensors(model).items()}
     if isinstance(settings, BertSettings) and is_plain(settings):
         config = write_config(settings)
         own: dict[str, Any] = {"format": FORMAT}
         if needs_own_heads(settings):
             own["heads"] = [head.model_dump(mode="json") for head in settings.heads]
-        table, prefixed = bert_names(settings.num_layers, _classifier(settings.heads)), bool(settings.heads)
-        tensors = {_their_name(table, name, prefixed): tensor for name, tensor in tensors.items()}
     else:
         config = {"model_type": "unmask"}
         own = {"format": FORMAT, "settings": settings.model_dump(mode="json")}
     write_weights(folder, tensors)
     text = json.dumps(config | {"unmask": own}, indent=2, ensure_ascii=False)
     atomic_write(folder / "config.json", (text + "\n").encode())
+
+
+def stored_names(model: Model) -> dict[str, str]:
+    """The name under which each tensor is written: Hugging Face's for plain BERT, ours for everything else."""
+    settings = model.settings
+    names = {name: name for name in named_tensors(model)}
+    if not isinstance(settings, BertSettings) or not is_plain(settings):
+        return names
+    table = bert_names(settings.num_layers, _classifier(settings.heads))
+    theirs = {name: table.theirs(name) or name for name in names}
+    if settings.heads:
+        return theirs
+    # An encoder alone is stored without the prefix that tells it from heads.
+    return {name: stored.removeprefix("bert.") for name, stored in theirs.items()}
 
 
 def read_settings(folder: Path) -> BertSettings | GptSettings | TransformerSettings:
@@ -263,10 +276,3 @@ def _reads_pooler(head: HeadSettings) -> bool:
 def _classifier(heads: Sequence[HeadSettings]) -> str | None:
     """Whose last layer is called `classifier`; the first, if a model has both."""
     return next((head.kind for head in heads if head.kind in ("classify", "tag")), None)
-
-
-def _their_name(table: NameTable, name: str, prefixed: bool) -> str:
-    theirs = table.theirs(name)
-    if theirs is None:
-        return name
-    return theirs if prefixed else theirs.removeprefix("bert.")

@@ -1,0 +1,84 @@
+"""The commands put together, and what happens when one fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from unmask import __version__
+from unmask.cli import console, models, quickstart, text, use
+from unmask.errors import UnmaskError
+
+app = typer.Typer(
+    name="unmask",
+    help="The Transformer and BERT: fetch a model, look inside it, use it on your text.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"unmask {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+app.command("fetch")(models.fetch)
+app.command("info")(models.info)
+app.command("tokenize")(text.tokenize)
+app.command("embed")(use.embed)
+app.command("fill-mask")(use.fill_mask)
+app.command("quickstart")(quickstart.quickstart)
+app.add_typer(text.tokenizer, name="tokenizer")
+
+
+class Stopped(BaseException):
+    """Ctrl-C or SIGTERM. Not KeyboardInterrupt, which the command-line library would turn into exit code 1."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.exit_code = 128 + signum
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command and leave with its exit code."""
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, _stop)
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run a command; what went wrong becomes one sentence on stderr and an exit code."""
+    try:
+        app(arguments)
+    except UnmaskError as error:
+        console.say(f"unmask: {error}")
+        return error.exit_code
+    except SystemExit as leave:  # how the library ends a command, usage errors included
+        return leave.code if isinstance(leave.code, int) else 0
+    except (Stopped, KeyboardInterrupt) as stopped:
+        console.say("unmask: stopped")
+        return stopped.exit_code if isinstance(stopped, Stopped) else 130
+    except BrokenPipeError:
+        # Whoever read our output has seen enough, as `head` does. Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    raise Stopped(signum)

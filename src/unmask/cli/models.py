@@ -1,0 +1,112 @@
+"""`unmask fetch` and `unmask info`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from unmask.cli import console
+
+#: What people look for first; the other settings follow in their own order.
+_FIRST = ("model", "num_layers", "hidden_size", "num_heads", "ffn_size", "vocab_size", "max_length", "heads")
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")]
+
+
+def fetch(
+    name: Annotated[str | None, typer.Argument(help="Short name, Hub id (org/name), or folder.")] = None,
+    json: Json = False,
+) -> None:
+    """Fetch a model and say where it is; without a name, list what there is."""
+    from unmask.models.catalogue import catalogue
+    from unmask.models.fetch import fetch as fetch_model
+    from unmask.models.fetch import list_cached
+
+    if name is not None:
+        with console.download_bar() as report:
+            folder = fetch_model(name, progress=report)
+        console.print_json({"name": name, "folder": str(folder)}) if json else console.out().print(str(folder))
+        return
+    cached = {entry.name: entry for entry in list_cached()}
+    rows: list[dict[str, Any]] = [
+        {
+            "name": entry.name,
+            "here": entry.name in cached,
+            "megabytes": round(entry.size / 1e6),
+            "licence": entry.licence,
+            "description": entry.description,
+        }
+        for entry in catalogue().values()
+    ]
+    known = {row["name"] for row in rows}
+    rows += [
+        {"name": entry.name, "here": True, "megabytes": round(entry.size / 1e6), "licence": "", "description": "Hub"}
+        for entry in cached.values()
+        if entry.name not in known
+    ]
+    if json:
+        for row in rows:
+            console.print_json(row)
+        return
+    cells = [
+        (row["name"], "yes" if row["here"] else "no", f"{row['megabytes']} MB", row["licence"], row["description"])
+        for row in rows
+    ]
+    console.print_table(["name", "here", "size", "licence", "what"], cells)
+    console.say("Any BERT on the Hugging Face Hub can be fetched too: unmask fetch ORG/NAME")
+
+
+def info(
+    model: Annotated[str, typer.Argument(help="Short name, Hub id, or folder.")],
+    json: Json = False,
+) -> None:
+    """Show a model's architecture and its parameters, to the unit."""
+    from unmask.bundle import load
+    from unmask.models.inspect import inspect
+
+    with console.download_bar() as report:
+        bundle = load(model, progress=report)
+    facts = inspect(bundle.model)
+    if json:
+        console.print_json(
+            {
+                "folder": str(bundle.folder),
+                "loaded": str(bundle.report),
+                "settings": bundle.model.settings.model_dump(mode="json"),
+                "tokenizer": {"kind": bundle.tokenizer.kind, "vocab_size": bundle.tokenizer.vocab_size},
+                "parameters": facts.total,
+                "parts": [
+                    {"part": part.name, "shapes": part.formula, "stored_as": part.stored_as}
+                    | {"tensors": part.tensors, "parameters": part.parameters}
+                    for part in facts.parts
+                ],
+            }
+        )
+        return
+    console.say(f"{bundle.folder}: {bundle.report}")
+    console.print_table(["setting", "value"], _settings_rows(bundle.model.settings.model_dump(mode="json"), bundle))
+    rows = [(part.name, part.stored_as, part.formula, part.tensors, part.parameters) for part in facts.parts]
+    columns = ["part", "stored as", "shapes", "tensors", "parameters"]
+    console.print_table(columns, [*rows, ("total", "", "", sum(part.tensors for part in facts.parts), facts.total)])
+
+
+def _settings_rows(settings: dict[str, Any], bundle: Any) -> list[tuple[str, str]]:
+    """Settings that say something: those left at "none" are passed over."""
+    rows = []
+    for name in sorted(settings, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST)):
+        value = settings[name]
+        if value is None or value == []:
+            continue
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {item}" for key, item in value.items())
+        elif isinstance(value, list):
+            value = ", ".join(item["kind"] if isinstance(item, dict) else str(item) for item in value)
+        rows.append((name, str(value)))
+    tokenizer = bundle.tokenizer
+    case = "lower-cased" if tokenizer.lowercase else "cased"
+    rows.append(("tokenizer", f"{tokenizer.kind}, {case}, {tokenizer.vocab_size:,} tokens"))
+    if bundle.sentence is not None:
+        normalised = ", normalised" if bundle.sentence.normalise else ""
+        rows.append(("sentence vector", f"{bundle.sentence.pooling} of token vectors{normalised}"))
+    return rows

@@ -1,0 +1,78 @@
+"""Files that are either complete or not there: written beside their place, flushed to disk, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from unmask.errors import FetchError
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` to write to; becomes `path` when the block ends without an error.
+
+    Whoever reads `path` sees the old content or the new one, never a part. If the block raises (Ctrl-C
+    included) the temporary file is removed and `path` stays as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    with disk_trouble(path):
+        try:
+            # With the ordinary mode, so that the file gets the user's permissions and not mkstemp's 0600.
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            yield temporary
+            sync(temporary)
+            os.replace(temporary, path)
+            sync(path.parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+
+
+def atomic_write(path: Path, content: bytes) -> None:
+    """Write `content` to `path` so that a crash leaves the old file or the new one."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def sync(path: Path) -> None:
+    """Have the system put a file or folder on the disk before we rely on it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network and FUSE file systems cannot sync a folder; the rename itself still holds there.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def disk_trouble(path: Path) -> Iterator[None]:
+    """Turn what a disk says while `path` is written into one sentence (FetchError)."""
+    try:
+        yield
+    except OSError as error:
+        raise FetchError(disk_sentence(path, error)) from error
+
+
+def disk_sentence(path: Path, error: OSError) -> str:
+    """Why `path` could not be written and what to do."""
+    place = path.parent
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return f"{path}: the disk is full; free some space on the disk of {place} and try again"
+        case errno.EFBIG:
+            return f"{path}: larger than a file may be here; raise the limit or choose another disk"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return f"{path}: not allowed to write here; choose a folder you may write to"
+        case errno.ENOENT | errno.ENOTDIR if not place.is_dir():
+            return f"{path}: there is no folder {place} to write into; create it first"
+        case _:
+            return f"{path}: could not be written ({error.strerror or error}); check the disk of {place}"

