@@ -11,7 +11,6 @@ import torch
 from unmask.data.batching import collate
 from unmask.errors import ModelError, TaskError
 from unmask.models.bert import Bert, BertEncoder
-from unmask.models.draft import new_folder
 from unmask.models.fetch import Progress, fetch
 from unmask.models.folder import LoadReport, load_model, write_model
 from unmask.models.init import Model
@@ -19,6 +18,7 @@ from unmask.models.sentence import SentenceSettings, read_sentence_settings, wri
 from unmask.models.settings import HeadSettings
 from unmask.nn.batch import Batch
 from unmask.nn.heads import Pooling
+from unmask.storage import new_folder
 from unmask.tasks.embed import Vectors, embed
 from unmask.tasks.fill_mask import Guess, fill_mask
 from unmask.text import Tokenizer

@@ -70,7 +70,7 @@ def train(
     json: Json = False,
 ) -> None:
     """Learn a vocabulary from text, English, Chinese or mixed."""
-    from unmask.models.draft import new_folder
+    from unmask.storage import new_folder
     from unmask.text import VocabularySettings, train_tokenizer
 
     settings = VocabularySettings.parse(

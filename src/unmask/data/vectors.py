@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from unmask.models.atomic import replacing
+from unmask.storage import replacing
 
 
 def write_vectors(path: Path, chunks: Iterable[npt.NDArray[np.float32]], width: int) -> int:

@@ -13,8 +13,8 @@ import torch
 
 from unmask.bundle import Bundle
 from unmask.errors import TaskError
-from unmask.models.atomic import atomic_write, replacing
 from unmask.nn.record import record_attention
+from unmask.storage import atomic_write, replacing
 
 _PAGE = (Path(__file__).parent / "attention.html").read_text
 _MAX_TOKENS = 128  # a picture of more cannot be read

@@ -21,9 +21,9 @@ import urllib.request
 from pathlib import Path
 
 from unmask.errors import FetchError
-from unmask.models.atomic import disk_trouble
 from unmask.models.catalogue import Entry
 from unmask.models.fetch_progress import Progress, Report
+from unmask.storage import disk_trouble
 
 _CHUNK = 1 << 18
 _TIMEOUT = 60  # seconds without a byte
@@ -97,7 +97,7 @@ def _stream(url: str, part: Path, entry: Entry, report: Report) -> None:
         except urllib.error.HTTPError as error:
             error.close()
             if error.code == 416:
-                part.unlink()  # it ends before the place we are at: not the same file
+                part.unlink(missing_ok=True)  # it ends before the place we are at: not the same file
             raise _Refused from None
         except (OSError, http.client.HTTPException) as error:
             if isinstance(getattr(error, "reason", None), OSError) and not have:

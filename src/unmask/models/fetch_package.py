@@ -18,10 +18,10 @@ from pathlib import Path, PurePosixPath
 from filelock import FileLock
 
 from unmask.errors import FetchError
-from unmask.models.atomic import disk_trouble, sync
 from unmask.models.catalogue import Entry
 from unmask.models.fetch_download import download
 from unmask.models.fetch_progress import Report
+from unmask.storage import disk_trouble, sync
 
 # Never put on the disk: a fetched folder holds data and no programs.
 _CODE = (".py", ".pyc", ".pyd", ".so", ".pth", ".dll", ".dylib")

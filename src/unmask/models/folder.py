@@ -19,9 +19,7 @@ from torch import Tensor, nn
 from unmask.config import read_json
 from unmask.errors import ModelError, SettingsError
 from unmask.models.assign import assign, named_tensors
-from unmask.models.atomic import atomic_write
 from unmask.models.bert import Bert
-from unmask.models.draft import new_folder
 from unmask.models.huggingface import is_plain, needs_own_heads, read_config, write_config
 from unmask.models.init import Model, assemble, initialise
 from unmask.models.names import REPEATED, bert_names, modern_name, with_prefix
@@ -35,6 +33,7 @@ from unmask.models.settings import (
 from unmask.models.tensorflow import read_tensorflow
 from unmask.models.weights import WeightSource, read_weights
 from unmask.models.weights_write import write_weights
+from unmask.storage import atomic_write, new_folder
 
 #: Raised when a folder changes so that older versions would read it wrongly.
 FORMAT = 1
@@ -86,7 +85,7 @@ def load_model(
     with torch.device("meta"):
         model = assemble(settings)
     wanted = named_tensors(model)
-    new = _check(folder, contents, wanted)
+    new = _check(folder, contents, wanted, may_start_fresh=heads is not None)
     found: dict[str, Tensor] = {}
     for name, place in wanted.items():
         if name in new:
@@ -229,12 +228,12 @@ def _own_block(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     return own
 
 
-def _check(folder: Path, contents: _Contents, wanted: Mapping[str, Tensor]) -> set[str]:
-    """The names of tensors that must start fresh; ModelError if one is missing that must not."""
+def _check(folder: Path, contents: _Contents, wanted: Mapping[str, Tensor], *, may_start_fresh: bool) -> set[str]:
+    """The names of tensors that must start fresh, for heads that were asked for; ModelError if one must not."""
     new: set[str] = set()
     for name, place in wanted.items():
         shape = contents.source.shapes.get(contents.names.get(name, ""))
-        optional = name.startswith(("heads.", "encoder.pooler."))
+        optional = may_start_fresh and _part(name) is not None
         if shape is None and not optional:
             missing = [other for other in wanted if other not in contents.names]
             raise ModelError(

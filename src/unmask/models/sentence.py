@@ -8,8 +8,8 @@ from pathlib import Path
 
 from unmask.config import read_json
 from unmask.errors import ModelError
-from unmask.models.atomic import atomic_write
 from unmask.nn.heads import Pooling
+from unmask.storage import atomic_write
 
 _MODES: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls",

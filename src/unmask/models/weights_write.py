@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from unmask.errors import FetchError, ModelError
-from unmask.models.atomic import atomic_write, disk_trouble, replacing
 from unmask.models.weights_file import DTYPES, INDEX_FILE, SINGLE_FILE, first_line
+from unmask.storage import atomic_write, disk_trouble, replacing
 
 MAX_SHARD_BYTES = 5 * 10**9
 

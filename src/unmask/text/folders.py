@@ -117,7 +117,8 @@ def _read_pipeline(path: Path) -> tokenizers.Tokenizer:
         pipeline = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as error:
         raise ModelError(f"{path}: not UTF-8 ({error.reason})") from None
-    except Exception as error:  # the library raises nothing more precise
+    except BaseException as error:
+        _pass_on_others(error)
         raise ModelError(f"{path}: not a tokenizer that can be read ({error}); download the folder again") from None
     tokens, rows = pipeline.get_vocab_size(), facts.vocab_size(pipeline)
     if rows > tokens + facts.MAX_GAPS:
@@ -195,8 +196,15 @@ def _try_out(pipeline: tokenizers.Tokenizer, folder: Path) -> None:
     try:
         # Of all scripts and none, so that an unknown word is among them.
         ids = pipeline.encode("a 中 \U0001f600 \ue000", "b").ids
-    except Exception as error:
+    except BaseException as error:
+        _pass_on_others(error)
         raise ModelError(f"{folder}: the tokenizer cannot encode text ({error}); download the folder again") from None
     rows = facts.vocab_size(pipeline)
     if max(ids, default=0) >= rows:
         raise ModelError(f"{folder}: the tokenizer wraps text in the id {max(ids)}, but its largest id is {rows - 1}")
+
+
+def _pass_on_others(error: BaseException) -> None:
+    """Raise again what is not the library's: it raises bare exceptions, and panics, which are not even those."""
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error

@@ -6,7 +6,7 @@ A pipeline is: normalise, split into words, cut words into tokens (the model), w
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
@@ -85,14 +85,15 @@ def normalizer(style: Style) -> normalizers.Normalizer | None:
     return normalizers.Lowercase() if style.lowercase else None
 
 
-def splitter(style: Style, alphabet: Collection[str] = ()) -> pre_tokenizers.PreTokenizer:
+def splitter(style: Style, alphabet: Iterable[str] = ()) -> pre_tokenizers.PreTokenizer:
     """The step that splits text into the words within which tokens are found."""
     chinese = pre_tokenizers.Split(Regex(r"\p{Han}" if style.split_chinese else r"\p{Han}+"), "isolated")
     match style.kind:
         case "wordpiece" if style.byte_fallback:
-            # A character without a token stands alone, so that its bytes are not mixed with "##".
+            # A character without a token stands alone, so that its bytes are not mixed with "##". It is
+            # looked for in the whole text, not in each word, which is faster.
             unknown = pre_tokenizers.Split(Regex(_none_of(alphabet)), "isolated")
-            return pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), unknown])
+            return pre_tokenizers.Sequence([unknown, pre_tokenizers.BertPreTokenizer()])
         case "wordpiece":
             return pre_tokenizers.BertPreTokenizer()
         case "bpe":
@@ -190,14 +191,12 @@ def _as_added(word: str) -> AddedToken:
     return AddedToken(word, single_word=not chinese, normalized=not chinese)
 
 
-def _none_of(alphabet: Collection[str]) -> str:
-    """A pattern for one character outside an alphabet, written with ranges of code points."""
+def _none_of(alphabet: Iterable[str]) -> str:
+    """A pattern for one character that is neither a space nor in an alphabet, written with ranges of code points."""
     ranges: list[list[int]] = []
-    if not alphabet:
-        return r"[\x{0}-\x{10FFFF}]"
     for code in sorted(map(ord, alphabet)):
         if ranges and ranges[-1][1] == code - 1:
             ranges[-1][1] = code
         else:
             ranges.append([code, code])
-    return "[^" + "".join(f"\\x{{{first:X}}}-\\x{{{last:X}}}" for first, last in ranges) + "]"
+    return r"[^\s" + "".join(f"\\x{{{first:X}}}-\\x{{{last:X}}}" for first, last in ranges) + "]"
