@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from unmask.errors import FetchError, ModelError
-from unmask.storage import atomic_write, disk_sentence, replacing
 from unmask.models.weights import read_weights, write_weights
+from unmask.storage import atomic_write, disk_sentence, replacing
 
 
 def some_tensors() -> dict[str, torch.Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from types import FrameType
@@ -74,9 +73,6 @@ def run(arguments: list[str] | None = None) -> int:
     except (Stopped, KeyboardInterrupt) as stopped:
         console.say("unmask: stopped")
         return stopped.exit_code if isinstance(stopped, Stopped) else 130
-    except BrokenPipeError:
-        # Whoever read our output has seen enough, as `head` does. Python would complain once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

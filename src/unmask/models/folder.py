@@ -180,8 +180,8 @@ def _bert_contents(config: dict[str, Any], source: WeightSource, folder: Path) -
     shapes = {name: source.shapes[place] for name, place in modern.items()}
     own = _own_block(config, folder)
     where = str(folder / ("config.json" if (folder / "config.json").is_file() else "bert_config.json"))
-    settings = read_config(config, shapes, where)
-    if "heads" in own:
+    settings = read_config(config, shapes, where, with_heads="heads" not in own)
+    if "heads" in own:  # heads that Hugging Face's fields cannot describe
         settings = BertSettings.parse(settings.model_dump(mode="json") | {"heads": own["heads"]}, where)
     table = bert_names(settings.num_layers, _classifier(settings.heads))
     tied = any(head.kind == "mlm" and head.tied for head in settings.heads)

@@ -53,6 +53,7 @@ class Gpt(nn.Module):
 
     def step(self, ids: Tensor, state: GptState) -> tuple[Tensor, GptState]:
         """One token a sequence (B,) → logits of the next (B, V)."""
+        self.embeddings.check_length(state.position + 1)
         x = self.embeddings.at(ids, torch.full_like(ids, state.position))
         past: list[KeyValues | None] = []
         for block, before in zip(self.stack.blocks, state.past, strict=True):

@@ -82,7 +82,9 @@ class _BertConfig(BaseModel):
         return tuple(f"LABEL_{i}" for i in range(self.num_labels or 2))
 
 
-def read_config(data: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], source: str) -> BertSettings:
+def read_config(
+    data: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], source: str, *, with_heads: bool = True
+) -> BertSettings:
     """Settings from a published config.json and the (modern, prefixed) names of the tensors beside it."""
     try:
         config = _BertConfig.model_validate(dict(data))
@@ -118,7 +120,7 @@ def read_config(data: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]],
                 activation=0.0,
             ),
             pooler="bert.pooler.dense.weight" in tensors,
-            heads=_heads_in(config, tensors, source),
+            heads=_heads_in(config, tensors, source) if with_heads else (),
         )
     except ValidationError as error:
         message = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
@@ -148,7 +150,7 @@ def write_config(settings: BertSettings) -> dict[str, Any]:
         "pad_token_id": 0,
     }
     for head in settings.heads:
-        if head.kind in ("classify", "tag"):
+        if head.kind in ("classify", "tag") and "id2label" not in config:
             config["id2label"] = {str(i): label for i, label in enumerate(head.labels)}
             config["label2id"] = {label: i for i, label in enumerate(head.labels)}
             config["classifier_dropout"] = head.dropout

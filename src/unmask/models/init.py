@@ -26,7 +26,8 @@ class SelfInitialised(Protocol):
 
 def build_model(settings: BertSettings | GptSettings | TransformerSettings, seed: int = 0) -> Model:
     """A new model with fresh parameters; the same seed gives the same ones."""
-    model = assemble(settings)
+    with torch.random.fork_rng(devices=[]):  # torch's own first values would draw from everybody's generator
+        model = assemble(settings)
     initialise(model, settings, torch.Generator().manual_seed(seed))
     return model
 

@@ -49,8 +49,7 @@ class LstmEncoder(nn.Module):
         """Rows (R, H), and the last hidden and cell state, (layers, B, H) with both directions side by side."""
         embedded = self.dropout(self.embedding(batch.ids))
         packed, (hidden, cell) = self.lstm(_pack(embedded, batch.layout))
-        dense, _ = pad_packed_sequence(packed, batch_first=True)
-        rows = dense[Layout.ragged(batch.layout.lengths).key_mask(dense.device)]
+        rows = _rows(_unpack(packed, batch.layout), batch.layout)
         return self.dropout(rows), (self._side_by_side(hidden), self._side_by_side(cell))
 
     def _side_by_side(self, state: Tensor) -> Tensor:
@@ -87,11 +86,10 @@ class LstmSeq2Seq(nn.Module):
         memory, state = self.encoder.read(source)
         embedded = self.decoder.dropout(self.decoder.embedding(target.ids))
         packed, _ = self.decoder.lstm(_pack(embedded, target.layout), state)
-        dense, _ = pad_packed_sequence(packed, batch_first=True)
+        dense = _unpack(packed, target.layout)
         if self.mix is not None:
             dense = self._attend(dense, source.layout.pad(memory), source.layout)
-        rows = dense[target.layout.key_mask(dense.device)]
-        return self.output(self.decoder.dropout(rows))
+        return self.output(self.decoder.dropout(_rows(dense, target.layout)))
 
     def _attend(self, queries: Tensor, memory: Tensor, layout: Layout) -> Tensor:
         assert self.mix is not None
@@ -103,3 +101,13 @@ class LstmSeq2Seq(nn.Module):
 
 def _pack(rows: Tensor, layout: Layout) -> PackedSequence:
     return pack_padded_sequence(layout.pad(rows), torch.tensor(layout.lengths), batch_first=True, enforce_sorted=False)
+
+
+def _unpack(packed: PackedSequence, layout: Layout) -> Tensor:
+    dense, _ = pad_packed_sequence(packed, batch_first=True, total_length=layout.width)
+    return dense
+
+
+def _rows(dense: Tensor, layout: Layout) -> Tensor:
+    """(B, S, H) → (R, H)."""
+    return dense[layout.key_mask(dense.device)] if layout.width is None else dense.flatten(0, 1)

@@ -21,7 +21,8 @@ from unmask.nn.settings import (
 #: Deep enough for anything published, small enough that a hostile config cannot keep us building for ever.
 Depth = Annotated[int, Field(ge=1, le=1000)]
 Vocabulary = Annotated[int, Field(ge=2, le=10_000_000)]
-Labels = Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000)]
+Labels = Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000, strict=False)]
+Sizes = Annotated[tuple[Size, ...], Field(strict=False)]  # JSON has lists where we have tuples
 
 
 class MaskedTokenSettings(Settings):
@@ -81,8 +82,8 @@ class StackSettings(LayerSettings):
     max_length: Size = 512
     scale_embeddings: bool = False  # multiply token embeddings by sqrt(hidden_size)
     embedding_norm: bool = True  # a norm right after the embeddings are summed
-    heads_by_layer: tuple[Size, ...] | None = None  # after heads were removed: how many each layer still has
-    ffn_by_layer: tuple[Size, ...] | None = None  # after neurons were removed: how many each layer still has
+    heads_by_layer: Sizes | None = None  # after heads were removed: how many each layer still has
+    ffn_by_layer: Sizes | None = None  # after neurons were removed: how many each layer still has
 
     @model_validator(mode="after")
     def _check_layers(self) -> Self:
@@ -109,7 +110,7 @@ class BertSettings(StackSettings):
     model: Literal["bert"] = "bert"
     num_segments: Annotated[int, Field(ge=0, le=1000)] = 2
     pooler: bool = True
-    heads: tuple[HeadSettings, ...] = ()
+    heads: Annotated[tuple[HeadSettings, ...], Field(strict=False)] = ()
 
     @model_validator(mode="after")
     def _check_heads(self) -> Self:

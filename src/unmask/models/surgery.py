@@ -41,6 +41,8 @@ def remove_heads(model: Model, heads: Mapping[int, Sequence[int]]) -> Model:
 def remove_neurons(model: Model, neurons: Mapping[int, Sequence[int]]) -> Model:
     """A copy without some feed-forward neurons: layer → neuron numbers. Every layer keeps at least one."""
     settings = _stack_settings(model)
+    if not settings.ffn:
+        raise ValueError("the model has no feed-forward networks to remove neurons from")
     kept = {
         layer: _kept(shape.ffn_size, neurons.get(layer, ()), f"layer {layer} has {shape.ffn_size} neurons")
         for layer, shape in enumerate(settings.shapes)

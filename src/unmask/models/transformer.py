@@ -92,6 +92,7 @@ class Transformer(nn.Module):
 
     def step(self, ids: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """One token a sequence (B,) → logits of the next (B, V). Equals `forward` at that position."""
+        self.target_embeddings.check_length(state.position + 1)
         x = self.target_embeddings.at(ids, torch.full_like(ids, state.position))
         blocks = []
         for block, before in zip(self._blocks(), state.blocks, strict=True):

@@ -32,6 +32,8 @@ class Batch:
 
     def padded(self, padding_id: int = 0) -> Batch:
         """The same batch with every sequence filled up to the longest, for comparison with padded code."""
+        if self.layout.width is not None:
+            return self
         layout = Layout.padded(self.layout.lengths)
         ids = self.layout.pad(self.ids, padding_id).flatten()
         return Batch(ids, self.layout.pad(self.segments).flatten(), layout)

@@ -34,13 +34,17 @@ class Embeddings(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Rows of ids (R,) → rows (R, H)."""
-        limit, longest = self.positions.limit, batch.layout.max_length
+        self.check_length(batch.layout.max_length)
+        return self.at(batch.ids, batch.layout.row_positions(batch.ids.device), batch.segments)
+
+    def check_length(self, longest: int) -> None:
+        """UserError where the positions cannot represent so many tokens."""
+        limit = self.positions.limit
         if limit is not None and longest > limit:
             raise UserError(
                 f"a sequence has {longest} tokens but the model's position table has {limit} rows; "
                 "cut the text, split it into windows, or use positions without a table"
             )
-        return self.at(batch.ids, batch.layout.row_positions(batch.ids.device), batch.segments)
 
     def at(self, ids: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
         """Tokens `ids` (R,) that stand at `positions` (R,)."""

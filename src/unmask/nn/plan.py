@@ -56,6 +56,8 @@ class AttentionPlan:
         """The plan for sequences of `queries` to attend to the same-numbered sequences of `keys`."""
         if queries.num_sequences != keys.num_sequences:
             raise ValueError(f"{queries.num_sequences} query sequences but {keys.num_sequences} of keys")
+        if causal and queries != keys:
+            raise ValueError("causal attention goes from a layout to itself: elsewhere no query stands at a key")
         device = torch.device("cpu") if device is None else device
         if queries.width is not None or keys.width is not None:
             members = [tuple(range(queries.num_sequences))]

@@ -82,6 +82,9 @@ def _watch(module: MultiHeadAttention, record: AttentionRecord) -> list[torch.ut
     """Hooks that collect the dense pieces of one forward pass and hand them out sequence by sequence."""
     pieces: list[tuple[Tensor, Tensor, Tensor]] = []
 
+    def begin(attention: nn.Module, args: tuple[object, ...]) -> None:
+        pieces.clear()  # of decoding steps, which nobody hands out, or of a pass that failed
+
     def collect(attend: nn.Module, args: tuple[Tensor, ...]) -> None:
         assert isinstance(attend, Attend)
         q, k = args[0].detach(), args[1].detach()
@@ -109,6 +112,7 @@ def _watch(module: MultiHeadAttention, record: AttentionRecord) -> list[torch.ut
         pieces.clear()
 
     return [
+        module.register_forward_pre_hook(begin),
         module.attend.register_forward_pre_hook(collect),
         module.register_forward_hook(hand_out),
     ]

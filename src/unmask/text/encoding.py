@@ -19,9 +19,16 @@ class Encoding:
     """
 
     def __init__(
-        self, source: tokenizers.Encoding, text: str, pair: str | None = None, max_length: int | None = None
+        self,
+        source: tokenizers.Encoding,
+        text: str,
+        pair: str | None = None,
+        max_length: int | None = None,
+        finder: tokenizers.Tokenizer | None = None,
     ) -> None:
+        """Look at a source; one that was made without tokens and offsets needs a `finder` for them."""
         self._source = source
+        self._finder = finder
         self._text = text
         self._pair = pair
         cut = max_length is not None and len(source) > max_length
@@ -47,17 +54,17 @@ class Encoding:
     @cached_property
     def tokens(self) -> list[str]:
         """Each token as it is written in the vocabulary."""
-        return self._keep(self._source.tokens)
+        return self._keep(self._located.tokens)
 
     @cached_property
     def offsets(self) -> list[tuple[int, int]]:
         """Start and end of each token in its own text, as Python string indices; (0, 0) for special tokens."""
-        return self._keep(self._source.offsets)
+        return self._keep(self._located.offsets)
 
     @cached_property
     def words(self) -> list[int | None]:
         """The number of the word each token belongs to, counted within its text; None for special tokens."""
-        return self._keep(self._source.word_ids)
+        return self._keep(self._located.word_ids)
 
     @cached_property
     def texts(self) -> list[int | None]:
@@ -86,12 +93,20 @@ class Encoding:
                 reached += _visible(text[: self._reach(number, len(text))])
         return reached / total if total else 1.0
 
+    @cached_property
+    def _located(self) -> tokenizers.Encoding:
+        """The encoding with tokens and offsets: most uses of a batch never ask for them, and are faster for it."""
+        if self._finder is None:
+            return self._source
+        wrapped = 1 in self._source.special_tokens_mask
+        return self._finder.encode(self._text, self._pair, add_special_tokens=wrapped)
+
     def _reach(self, number: int, end: int) -> int:
         """Where the first dropped token of a text starts, or the end of the text if all of it was kept."""
         kept = self.texts.count(number)
         starts = [
             start
-            for owner, (start, _) in zip(self._source.sequence_ids, self._source.offsets, strict=True)
+            for owner, (start, _) in zip(self._source.sequence_ids, self._located.offsets, strict=True)
             if owner == number
         ]
         return starts[kept] if kept < len(starts) else end

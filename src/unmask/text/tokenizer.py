@@ -107,8 +107,13 @@ class Tokenizer:
         *,
         max_length: int | None = None,
         special_tokens: bool = True,
+        offsets: bool = False,
     ) -> list[Encoding]:
-        """The tokens of many texts, or pairs of texts; much faster than one at a time."""
+        """The tokens of many texts, or pairs of texts; much faster than one at a time.
+
+        Tokens as strings, offsets and words are found only when they are read, which costs as much as `encode`;
+        who will read them for most texts says so with `offsets`.
+        """
         self._check_length(max_length, pairs is not None, special_tokens)
         if isinstance(texts, str) or isinstance(pairs, str):
             raise DataError("encode_batch takes lists of texts but was given one string; use encode for one text")
@@ -118,13 +123,15 @@ class Tokenizer:
         _check_strings(texts, "text")
         _check_strings(pairs or (), "pair")
         inputs = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
+        encode = self._pipeline.encode_batch if offsets else self._pipeline.encode_batch_fast
         try:
-            sources = self._pipeline.encode_batch(inputs, add_special_tokens=special_tokens)
+            sources = encode(inputs, add_special_tokens=special_tokens)
         except TypeError:
             _find_surrogate(texts, "text")
             _find_surrogate(pairs or (), "pair")
             raise
-        return [Encoding(*item, max_length) for item in zip(sources, texts, seconds, strict=True)]
+        finder = None if offsets else self._pipeline
+        return [Encoding(*item, max_length, finder) for item in zip(sources, texts, seconds, strict=True)]
 
     def num_special_tokens(self, pair: bool = False) -> int:
         """How many special tokens are put around a text, or a pair of texts."""

@@ -46,6 +46,8 @@ def check_vocab(tokens: Sequence[str], path: Path | None = None) -> None:
         raise DataError("the vocabulary is empty; it must have one token on each line", file=path)
     first_seen: dict[str, int] = {}
     for line, token in enumerate(tokens, start=1):
+        if not isinstance(token, str) or surrogate_position(token) is not None:
+            raise DataError(f"the token {token!r} is not valid text", file=path, line=line)
         if len(token) > MAX_TOKEN_LENGTH:
             raise DataError(
                 f"a token of {len(token):,} characters; the longest allowed has {MAX_TOKEN_LENGTH:,}. "
