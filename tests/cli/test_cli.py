@@ -135,7 +135,12 @@ def test_a_tokenizer_is_trained_and_reported(tmp_path: Path, capsys: pytest.Capt
     ],
 )
 def test_errors_are_one_sentence_and_a_code(
-    arguments: list[str], code: int, words: str, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    words: str,
+    folder: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -132,7 +132,7 @@ def others(cls: type[Settings], name: str) -> list[Other]:
         return [Other(not field.default)]
     if get_origin(field.annotation) is Literal:
         return [Other(option) for option in get_args(field.annotation) if option != field.default]
-    pytest.fail(f"{cls.__name__}.{name} is new: give it another value in ALTERNATIVES")
+    raise AssertionError(f"{cls.__name__}.{name} is new: give it another value in ALTERNATIVES")
 
 
 def pairs(cls: type[Settings], name: str) -> list[tuple[Model, Model]]:
@@ -204,12 +204,15 @@ def same(one: Fingerprint, two: Fingerprint) -> bool:
 
 
 CLASSES = every_class()
-KNOBS = [(cls, name) for cls in CLASSES for name in cls.model_fields if name not in DISCRIMINATORS]
+BASES = (LayerSettings, StackSettings)  # their fields are tried in each model that inherits them
+KNOBS = [(cls, name) for cls in CLASSES if cls not in BASES for name in cls.model_fields if name not in DISCRIMINATORS]
 
 
 def test_all_classes_are_found_and_hosted() -> None:
     hosted = {*options_of(PositionSettings), *options_of(HeadSettings), *map(type, MODELS.values())}
-    assert set(CLASSES) == hosted | {DropoutSettings, LayerSettings, StackSettings}
+    assert set(CLASSES) == hosted | {DropoutSettings, *BASES}
+    for base in BASES:
+        assert any(issubclass(cls, base) and cls not in BASES for cls in CLASSES)
 
 
 def test_only_discriminators_are_exempt() -> None:
@@ -250,3 +253,13 @@ def test_choices_differ_from_each_other(name: str) -> None:
     prints = {option: fingerprint(MODELS["bert"].replace(**{name: option})) for option in options}
     for one, two in itertools.combinations(options, 2):
         assert not same(prints[one], prints[two]), f"{one} and {two}"
+
+
+def test_a_new_field_without_an_alternative_is_noticed() -> None:
+    class Newer(BertSettings):
+        temperature: float = 1.0
+        quiet: bool = False
+
+    assert others(Newer, "quiet") == [Other(True)]
+    with pytest.raises(AssertionError, match=r"Newer\.temperature is new"):
+        others(Newer, "temperature")

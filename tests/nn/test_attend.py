@@ -180,7 +180,12 @@ def test_dropout_drops_whole_weights_and_scales_the_rest() -> None:
 
 @pytest.mark.parametrize(
     ("score", "kind", "fused"),
-    [("scaled_dot", "none", True), ("normed_dot", "buckets", True), ("additive", "none", False), ("dot", "shaw", False)],
+    [
+        ("scaled_dot", "none", True),
+        ("normed_dot", "buckets", True),
+        ("additive", "none", False),
+        ("dot", "shaw", False),
+    ],
 )
 def test_only_the_fast_backend_uses_the_fused_kernel(
     score: str, kind: str, fused: bool, monkeypatch: pytest.MonkeyPatch

@@ -112,5 +112,3 @@ def test_no_texts_give_no_rows_and_a_single_string_is_one_text(bundle: Bundle) -
 def test_unknown_pooling_is_refused(bundle: Bundle) -> None:
     with pytest.raises(TaskError, match="cls, mean or max"):
         bundle.embed(["w1"], pooling="median")  # type: ignore[arg-type]
-
-
