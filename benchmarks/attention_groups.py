@@ -1,13 +1,13 @@
 """How much padding a group of sequences may have before attention gets slower: the reason for PADDING_TOLERANCE.
 
-    python benchmarks/attention_groups.py
+python benchmarks/attention_groups.py
 """
 
 from __future__ import annotations
 
-import common
 import torch
 
+import common
 from unmask.data.batching import token_budget_batches
 from unmask.nn import plan as plans
 from unmask.nn.attend import Attend

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 
-import common
 import torch
+
+import common
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -88,7 +89,8 @@ def main() -> None:
         }
         for name, seconds in best.items()
     ]
-    title = f"{len(texts)} texts, mean {sum(lengths) / len(lengths):.0f} and at most {max(lengths)} tokens, {chosen.threads} threads"
+    mean = sum(lengths) / len(lengths)
+    title = f"{len(texts)} texts, mean {mean:.0f} and at most {max(lengths)} tokens, {chosen.threads} threads"
     common.show(title, rows, chosen.json)
 
 

@@ -1,6 +1,6 @@
 """How fast texts become ids: ours against the fast tokenizer of transformers, on the same lines in the same run.
 
-    UNMASK_DATA=folder python benchmarks/tokenizer.py --folder MODEL [--json]
+    UNMASK_DATA=folder python benchmarks/tokenizer.py [--folder MODEL] [--json]
     UNMASK_DATA=folder python benchmarks/tokenizer.py --words [--json]
 
 Both read all ids as Python lists. Rounds are interleaved and the best of each side counts, so that a busy
@@ -125,7 +125,7 @@ def print_segmenters(results: dict[str, dict[str, float]], as_json: bool) -> Non
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--folder", type=Path, help="a folder with an English BERT tokenizer")
+    parser.add_argument("--folder", type=Path, help="a folder with an English BERT tokenizer (default: minilm)")
     parser.add_argument("--words", action="store_true", help="compare word segmenters instead")
     parser.add_argument("--lines", type=int, default=5000)
     parser.add_argument("--rounds", type=int, default=9)
@@ -138,7 +138,9 @@ def main() -> None:
         print_segmenters(compare_segmenters(chinese, options.rounds), options.json)
         return
     if options.folder is None:
-        parser.error("give a folder with a tokenizer (--folder), or --words")
+        from unmask.models.fetch import fetch
+
+        options.folder = fetch("minilm")
     with tempfile.TemporaryDirectory() as spare:
         results = {
             "english": compare(options.folder, english_lines(data, options.lines), options.rounds),

@@ -7,6 +7,7 @@ needs a value in ALTERNATIVES, and a test fails where it has none.
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import pytest
@@ -60,11 +61,12 @@ MODELS: dict[str, Model] = {
 }
 
 
-class Other(NamedTuple):
+@dataclass(frozen=True)
+class Other:
     """Another value, and what else must be set, before and after, for it to matter or to be allowed."""
 
     value: Any
-    base: dict[str, Any] = {}
+    base: dict[str, Any] = field(default_factory=dict)
 
 
 #: By field; by class and field where the same name needs different values.
@@ -124,14 +126,14 @@ def options_of(union: Any) -> tuple[type[Settings], ...]:
 
 def others(cls: type[Settings], name: str) -> list[Other]:
     """The other values of a field to try."""
-    field = cls.model_fields[name]
+    about = cls.model_fields[name]
     registered = ALTERNATIVES.get((cls, name), ALTERNATIVES.get(name))
     if registered is not None:
         return [registered]
-    if field.annotation is bool:
-        return [Other(not field.default)]
-    if get_origin(field.annotation) is Literal:
-        return [Other(option) for option in get_args(field.annotation) if option != field.default]
+    if about.annotation is bool:
+        return [Other(not about.default)]
+    if get_origin(about.annotation) is Literal:
+        return [Other(option) for option in get_args(about.annotation) if option != about.default]
     raise AssertionError(f"{cls.__name__}.{name} is new: give it another value in ALTERNATIVES")
 
 
@@ -243,7 +245,7 @@ def test_every_kind_of_positions_is_another(model: str) -> None:
         assert not all(torch.equal(a, b) for a, b in outputs), f"{one.__name__} and {two.__name__}"
 
 
-CHOICES = [name for name, field in LayerSettings.model_fields.items() if get_origin(field.annotation) is Literal]
+CHOICES = [name for name, about in LayerSettings.model_fields.items() if get_origin(about.annotation) is Literal]
 
 
 @pytest.mark.parametrize("name", CHOICES)

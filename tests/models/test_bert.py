@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
@@ -102,7 +104,7 @@ def test_best_tags_with_a_crf_are_the_best_path() -> None:
     with torch.no_grad():
         crf.transitions.copy_(torch.tensor([[-50.0, 0.0], [0.0, -50.0]]))  # labels must take turns
     for row in model.best_tags(model(Batch.of(IDS))):
-        assert all(one != two for one, two in zip(row, row[1:], strict=False))
+        assert all(one != two for one, two in itertools.pairwise(row))
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 
-class PostNorm(nn.Module):
-    """norm(x + dropout(sublayer(x))): the papers'."""
+class AddNorm(nn.Module):
+    """What stands around a sub-layer: a residual connection, dropout, and a norm at a place that subclasses choose."""
 
     def __init__(self, norm: nn.Module, dropout: float, *, residual: bool = True) -> None:
         super().__init__()
@@ -16,28 +16,26 @@ class PostNorm(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.residual = residual
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Run the sub-layer on rows (R, H) and normalise what comes out."""
-        out = self.dropout(sublayer(x))
-        return self.norm(x + out if self.residual else out)
-
-
-class PreNorm(nn.Module):
-    """x + dropout(sublayer(norm(x))): gradients reach every depth, and the stack needs a norm at its end."""
-
-    def __init__(self, norm: nn.Module, dropout: float, *, residual: bool = True) -> None:
-        super().__init__()
-        self.norm = norm
-        self.dropout = nn.Dropout(dropout)
-        self.residual = residual
-
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Normalise rows (R, H) and run the sub-layer on them."""
-        out: Tensor = self.dropout(sublayer(self.norm(x)))
+    def add(self, x: Tensor, out: Tensor) -> Tensor:
+        """What the sub-layer said, dropped out, and x again where there is a residual connection."""
+        out = self.dropout(out)
         return x + out if self.residual else out
 
 
-AddNorm = PostNorm | PreNorm
+class PostNorm(AddNorm):
+    """norm(x + dropout(sublayer(x))): the papers'."""
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Run the sub-layer on rows (R, H) and normalise what comes out."""
+        return self.norm(self.add(x, sublayer(x)))
+
+
+class PreNorm(AddNorm):
+    """x + dropout(sublayer(norm(x))): gradients reach every depth, and the stack needs a norm at its end."""
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Normalise rows (R, H) and run the sub-layer on them."""
+        return self.add(x, sublayer(self.norm(x)))
 
 
 class RowBatchNorm(nn.BatchNorm1d):
