@@ -56,3 +56,13 @@ def test_positions_shared_by_layers_stay_one_tensor() -> None:
     tables = [block.self_attention.attend.positions.table.weight for block in empty.stack.blocks]
     assert tables[0] is tables[1] is tables[2]
     assert torch.equal(tables[0], full.stack.blocks[0].self_attention.attend.positions.table.weight)
+
+
+def test_one_tensor_in_two_modules_stays_one() -> None:
+    model = nn.Module()
+    model.first, model.second = nn.Linear(3, 5, bias=False), nn.Linear(3, 5, bias=False)
+    model.second.weight = model.first.weight
+    new = torch.ones(5, 3)
+    assign(model, {"first.weight": new})
+    assert model.first.weight is model.second.weight
+    assert torch.equal(model.first.weight, new)

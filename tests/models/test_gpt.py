@@ -91,3 +91,8 @@ def test_gpt2_small_to_the_unit() -> None:
     settings = GptSettings(vocab_size=50257, hidden_size=768, num_heads=12, ffn_size=3072, num_layers=12)
     with torch.device("meta"):
         assert num_parameters(assemble(settings)) == 124_439_808
+
+
+def test_buckets_are_spent_on_the_past_only() -> None:
+    for block in gpt(positions={"kind": "buckets"}).stack.blocks:
+        assert block.self_attention.attend.positions.causal

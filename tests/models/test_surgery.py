@@ -68,7 +68,7 @@ def test_removed_heads_equal_silent_heads(model_kind: str, kind: str, projection
     }
     with mask_heads(model, gates):
         expected = output(model)
-    torch.testing.assert_close(output(smaller), expected, rtol=0, atol=2e-6)
+    torch.testing.assert_close(output(smaller), expected, rtol=0, atol=1e-6)
     assert not torch.allclose(expected, output(model), atol=1e-3)
     assert smaller.settings.heads_by_layer == (2, 3, 1)
     assert_settings_describe(smaller)
@@ -81,7 +81,7 @@ def test_heads_of_layers_that_share_positions(kind: str) -> None:
     smaller = remove_heads(model, {layer: [0] for layer in range(LAYERS)})
     gates = {f"{prefix(model)}.{layer}.self_attention": [0.0, 1.0, 1.0] for layer in range(LAYERS)}
     with mask_heads(model, gates):
-        torch.testing.assert_close(output(smaller), output(model), rtol=0, atol=2e-6)
+        torch.testing.assert_close(output(smaller), output(model), rtol=0, atol=1e-6)
     assert_settings_describe(smaller)
 
 
@@ -115,7 +115,7 @@ def test_removed_neurons_equal_silent_neurons(gated: bool) -> None:
     silent = copy.deepcopy(model)
     for layer, neurons in removed.items():
         silent.encoder.stack.blocks[layer].ffn.outer.weight.data[:, neurons] = 0
-    torch.testing.assert_close(output(smaller), output(silent), rtol=0, atol=2e-6)
+    torch.testing.assert_close(output(smaller), output(silent), rtol=0, atol=1e-6)
     assert not torch.allclose(output(silent), output(model), atol=1e-3)
     neuron = (2 if gated else 1) * (H + 1) + H
     assert num_parameters(model) - num_parameters(smaller) == 4 * neuron

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -67,6 +67,7 @@ def test_self_attention(lengths: list[int], spare: int | None, causal: bool) -> 
 
 @settings(max_examples=40, deadline=None)
 @given(PAIRS, SPARE, SPARE)
+@example([(2, 1), (1, 1)], None, 0)  # answers that are the first places of the rectangle, but not all
 def test_cross_attention_between_every_pair_of_layouts(
     pairs: list[tuple[int, int]], query_spare: int | None, key_spare: int | None
 ) -> None:

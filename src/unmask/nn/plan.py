@@ -68,9 +68,9 @@ class AttentionPlan:
         key_rows = query_rows if keys is queries else _rows(keys, groups, [group.keys for group in groups])
         return cls(
             groups,
-            _index(query_rows, device),
-            _index(key_rows, device),
-            _index(_answers(queries, groups), device),
+            _index(query_rows, queries.num_rows, device),
+            _index(key_rows, keys.num_rows, device),
+            _index(_answers(queries, groups), len(query_rows), device),
         )
 
     def run(self, attend: Attend, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -147,6 +147,6 @@ def _answers(layout: Layout, groups: tuple[Group, ...]) -> list[int]:
     return places
 
 
-def _index(rows: list[int], device: torch.device) -> Tensor | None:
-    """Rows as a tensor, or None when they are simply 0, 1, 2, …"""
-    return None if rows == list(range(len(rows))) else torch.tensor(rows, device=device)
+def _index(rows: list[int], size: int, device: torch.device) -> Tensor | None:
+    """Which of `size` rows to take, as a tensor, or None when they are simply all of them."""
+    return None if rows == list(range(size)) else torch.tensor(rows, device=device)

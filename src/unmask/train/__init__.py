@@ -1,0 +1,1 @@
+"""The one loop: accumulate → clip → step → log → save. Knows no task."""
