@@ -30,13 +30,12 @@ class Settings(BaseModel):
     @classmethod
     def parse(cls, data: object, source: str = "settings") -> Self:
         """Settings from plain JSON-like data; SettingsError with one readable sentence if they are wrong."""
+        if not isinstance(data, Mapping):
+            raise SettingsError(f"{source}: expected an object with settings, given {type(data).__name__}")
         try:
-            # Through JSON, so that lists become tuples and strings become enums although validation is strict.
-            return cls.model_validate_json(json.dumps(data))
+            return cls.model_validate(with_tuples(data))
         except ValidationError as error:
-            raise SettingsError(f"{source}: {_sentence(error)}") from None
-        except (TypeError, ValueError) as error:
-            raise SettingsError(f"{source}: not plain JSON data ({error})") from None
+            raise SettingsError(f"{source}: {sentence(error)}") from None
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -55,6 +54,13 @@ def unknown_setting(key: str, known: list[str]) -> str:
     return f"unknown setting {key}; {hint}"
 
 
+def with_tuples(data: object) -> object:
+    """JSON-like data with tuples for lists: settings are frozen all the way down, and strict about it."""
+    if isinstance(data, Mapping):
+        return {key: with_tuples(value) for key, value in data.items()}
+    return tuple(with_tuples(value) for value in data) if isinstance(data, list) else data
+
+
 def read_json(path: Path) -> Any:
     """The content of a JSON file; SettingsError names file and place when it is not JSON."""
     try:
@@ -65,7 +71,7 @@ def read_json(path: Path) -> Any:
         raise SettingsError(f"{path}: not valid JSON ({error})") from None
 
 
-def _sentence(error: ValidationError) -> str:
+def sentence(error: ValidationError) -> str:
     """What pydantic found, in one line: setting, what is wrong, what was given."""
     parts = []
     for problem in error.errors(include_url=False):

@@ -58,7 +58,7 @@ class Outer(Settings):
         ({"hidden_size": 3, "shape": {}}, "shape: .*discriminator 'kind'"),
         ({"hidden_size": 0, "on": "yes"}, "hidden_size: .*; on: "),
         ([1, 2], "run.json: .*object"),
-        ({"hidden_size": object()}, "run.json: not plain JSON data"),
+        ({"hidden_size": object()}, "run.json: hidden_size: .*integer"),
     ],
 )
 def test_the_sentence_names_what_is_wrong(data: object, words: str) -> None:

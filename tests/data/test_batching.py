@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ def test_every_sequence_is_in_one_batch_within_the_budget(lengths: list[int], bu
     flat = [lengths[number] for batch in batches for number in batch]
     assert flat == sorted(flat)
     # No batch could have taken the first sequence of the next one.
-    for batch, following in zip(batches, batches[1:], strict=False):
+    for batch, following in pairwise(batches):
         assert sum(lengths[number] for number in batch) + lengths[following[0]] > budget
 
 

@@ -96,3 +96,18 @@ def test_gpt2_small_to_the_unit() -> None:
 def test_buckets_are_spent_on_the_past_only() -> None:
     for block in gpt(positions={"kind": "buckets"}).stack.blocks:
         assert block.self_attention.attend.positions.causal
+
+
+def test_a_state_can_be_thinned_out() -> None:
+    model = gpt()
+    ids = torch.tensor([[1, 5, 2], [8, 8, 0], [3, 1, 4]])
+    full = model(Batch.of(ids.tolist())).view(3, 3, -1)
+    state = model.start()
+    keep = torch.tensor([2, 0])
+    state = state.select(keep)  # nothing is there yet
+    for place in range(3):
+        logits, state = model.step(ids[keep, place], state)
+        torch.testing.assert_close(logits, full[keep, place], atol=1e-5, rtol=0)
+    logits, _ = model.step(torch.tensor([7]), state.select(torch.tensor([1])))
+    alone = model(Batch.of([[*ids[0].tolist(), 7]]))[-1]
+    torch.testing.assert_close(logits[0], alone, atol=1e-5, rtol=0)

@@ -16,7 +16,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from unmask.config import read_json
+from unmask.config import read_json, sentence, with_tuples
 from unmask.errors import ModelError, SettingsError
 from unmask.models.assign import assign, named_tensors
 from unmask.models.bert import Bert
@@ -201,11 +201,9 @@ def _bert_contents(config: dict[str, Any], source: WeightSource, folder: Path) -
 def _own_contents(config: dict[str, Any], source: WeightSource, folder: Path) -> _Contents:
     where, own = str(folder / "config.json"), _own_block(config, folder)
     try:
-        settings = MODEL_SETTINGS.validate_json(json.dumps(own.get("settings")))
+        settings = MODEL_SETTINGS.validate_python(with_tuples(own.get("settings")))
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        field = ".".join(str(step) for step in problem["loc"])
-        raise ModelError(f"{where}: unmask.settings.{field}: {problem['msg'].removeprefix('Value error, ')}") from None
+        raise ModelError(f"{where}: unmask.settings: {sentence(error)}") from None
     depth = (
         settings.num_encoder_layers + settings.num_decoder_layers
         if isinstance(settings, TransformerSettings)

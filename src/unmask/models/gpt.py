@@ -24,6 +24,10 @@ class GptState:
     past: list[KeyValues | None]
     position: int = 0
 
+    def select(self, sequences: Tensor) -> GptState:
+        """Those of some sequences, in the order given."""
+        return GptState([None if one is None else one.select(sequences) for one in self.past], self.position)
+
 
 class Gpt(nn.Module):
     """Token ids → logits of each next token."""

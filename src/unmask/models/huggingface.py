@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from unmask.config import sentence
 from unmask.errors import ModelError
 from unmask.models.settings import (
     BertSettings,
@@ -89,10 +90,7 @@ def read_config(
     try:
         config = _BertConfig.model_validate(dict(data))
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        field = ".".join(str(step) for step in problem["loc"])
-        given = data.get(field) if isinstance(data, Mapping) else None
-        raise ModelError(f"{source}: {field}: {problem['msg']} (given {given!r})") from None
+        raise ModelError(f"{source}: {sentence(error)}") from None
     if config.hidden_act not in _ACTIVATIONS:
         known = ", ".join(sorted(_ACTIVATIONS))
         raise ModelError(f"{source}: hidden_act {config.hidden_act} is not supported; known are {known}")
@@ -123,8 +121,7 @@ def read_config(
             heads=_heads_in(config, tensors, source) if with_heads else (),
         )
     except ValidationError as error:
-        message = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
-        raise ModelError(f"{source}: {message}") from None
+        raise ModelError(f"{source}: {sentence(error)}") from None
 
 
 def write_config(settings: BertSettings) -> dict[str, Any]:

@@ -21,8 +21,7 @@ from unmask.nn.settings import (
 #: Deep enough for anything published, small enough that a hostile config cannot keep us building for ever.
 Depth = Annotated[int, Field(ge=1, le=1000)]
 Vocabulary = Annotated[int, Field(ge=2, le=10_000_000)]
-Labels = Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000, strict=False)]
-Sizes = Annotated[tuple[Size, ...], Field(strict=False)]  # JSON has lists where we have tuples
+Labels = Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000)]
 
 
 class MaskedTokenSettings(Settings):
@@ -82,8 +81,8 @@ class StackSettings(LayerSettings):
     max_length: Size = 512
     scale_embeddings: bool = False  # multiply token embeddings by sqrt(hidden_size)
     embedding_norm: bool = True  # a norm right after the embeddings are summed
-    heads_by_layer: Sizes | None = None  # after heads were removed: how many each layer still has
-    ffn_by_layer: Sizes | None = None  # after neurons were removed: how many each layer still has
+    heads_by_layer: tuple[Size, ...] | None = None  # after heads were removed: how many each layer still has
+    ffn_by_layer: tuple[Size, ...] | None = None  # after neurons were removed: how many each layer still has
 
     @model_validator(mode="after")
     def _check_layers(self) -> Self:
@@ -91,6 +90,8 @@ class StackSettings(LayerSettings):
             given = getattr(self, name)
             if given is not None and len(given) != self.num_layers:
                 raise ValueError(f"{name} has {len(given)} entries but num_layers is {self.num_layers}")
+        if self.heads_by_layer is not None and (self.projections == "none" or self.positions.kind == "alibi"):
+            raise ValueError("heads_by_layer: without projections, and with ALiBi, a head is known by its number alone")
         shared = getattr(self.positions, "share_layers", False) and self.positions.kind != "shaw"
         if self.heads_by_layer is not None and shared and len(set(self.heads_by_layer)) > 1:
             raise ValueError("positions shared by all layers need the same number of heads in each")
@@ -110,7 +111,7 @@ class BertSettings(StackSettings):
     model: Literal["bert"] = "bert"
     num_segments: Annotated[int, Field(ge=0, le=1000)] = 2
     pooler: bool = True
-    heads: Annotated[tuple[HeadSettings, ...], Field(strict=False)] = ()
+    heads: tuple[HeadSettings, ...] = ()
 
     @model_validator(mode="after")
     def _check_heads(self) -> Self:

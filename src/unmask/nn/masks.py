@@ -20,6 +20,10 @@ class Mask:
     allowed: Tensor | None = None
     causal: bool = False
 
+    def __post_init__(self) -> None:
+        if self.allowed is not None and (self.allowed.dim() < 2 or self.allowed.dtype != torch.bool):
+            raise ValueError(f"a mask is boolean, at least (T, S); given {self.allowed.dtype} {self.allowed.shape}")
+
     def __and__(self, other: Mask) -> Mask:
         """Allowed by both."""
         if self.allowed is None or other.allowed is None:

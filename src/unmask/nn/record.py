@@ -38,6 +38,7 @@ def record_attention(model: nn.Module) -> Iterator[Trace]:
     """Record weights, queries, keys and hidden states of every forward pass inside the block.
 
     The model computes exactly as it would without: weights are worked out beside it, by the reference formula.
+    Steps of a decoder that keeps its past are not recorded: run the whole sequence instead.
     """
     trace = Trace()
     handles = []
@@ -45,7 +46,7 @@ def record_attention(model: nn.Module) -> Iterator[Trace]:
         for name, module in model.named_modules():
             if isinstance(module, MultiHeadAttention):
                 record = trace.attention.setdefault(name, AttentionRecord())
-                handles.extend(_watch(module, record))
+                handles.extend(_Watcher(record).watch(module))
             elif isinstance(module, EncoderBlock | DecoderBlock):
                 states = trace.hidden.setdefault(name, [])
                 handles.append(module.register_forward_hook(_keep_output(states)))
@@ -78,44 +79,47 @@ def mask_heads(model: nn.Module, gates: Mapping[str, Tensor | Sequence[float]]) 
             handle.remove()
 
 
-def _watch(module: MultiHeadAttention, record: AttentionRecord) -> list[torch.utils.hooks.RemovableHandle]:
-    """Hooks that collect the dense pieces of one forward pass and hand them out sequence by sequence."""
-    pieces: list[tuple[Tensor, Tensor, Tensor]] = []
+class _Watcher:
+    """Collects the dense pieces of one forward pass and hands them out sequence by sequence."""
 
-    def begin(attention: nn.Module, args: tuple[object, ...]) -> None:
-        pieces.clear()  # of decoding steps, which nobody hands out, or of a pass that failed
+    def __init__(self, record: AttentionRecord) -> None:
+        self.record = record
+        self.pieces: list[tuple[Tensor, Tensor, Tensor]] | None = None  # None while no forward pass is under way
 
-    def collect(attend: nn.Module, args: tuple[Tensor, ...]) -> None:
+    def watch(self, module: MultiHeadAttention) -> list[torch.utils.hooks.RemovableHandle]:
+        return [
+            module.register_forward_pre_hook(self.begin),
+            module.attend.register_forward_pre_hook(self.collect),
+            module.register_forward_hook(self.hand_out),
+        ]
+
+    def begin(self, attention: nn.Module, args: tuple[object, ...]) -> None:
+        self.pieces = []  # those of a pass that failed are gone
+
+    def collect(self, attend: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if self.pieces is None:
+            return
         assert isinstance(attend, Attend)
         q, k = args[0].detach(), args[1].detach()
         mask = args[3] if len(args) > 3 else EVERYTHING
         assert isinstance(mask, Mask)
         with torch.no_grad():
-            pieces.append((attend.weights(q, k, mask), q, k))
+            self.pieces.append((attend.weights(q, k, mask), q, k))
 
-    def hand_out(attention: nn.Module, args: tuple[object, ...], output: object) -> None:
-        plan = args[1]
+    def hand_out(self, attention: nn.Module, args: tuple[object, ...], output: object) -> None:
+        plan, pieces = args[1], self.pieces
         assert isinstance(plan, AttentionPlan)
+        assert pieces is not None
+        self.pieces = None
         found: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         for group, (weights, q, k) in zip(plan.groups, pieces, strict=True):
             for row, (sequence, queries, keys) in enumerate(group.members):
-                found[sequence] = (
-                    weights[row, :, :queries, :keys],
-                    q[row, :, :queries],
-                    k[row, :, :keys],
-                )
+                found[sequence] = (weights[row, :, :queries, :keys], q[row, :, :queries], k[row, :, :keys])
         for sequence in sorted(found):
             weights, q, k = found[sequence]
-            record.weights.append(weights)
-            record.queries.append(q)
-            record.keys.append(k)
-        pieces.clear()
-
-    return [
-        module.register_forward_pre_hook(begin),
-        module.attend.register_forward_pre_hook(collect),
-        module.register_forward_hook(hand_out),
-    ]
+            self.record.weights.append(weights)
+            self.record.queries.append(q)
+            self.record.keys.append(k)
 
 
 def _keep_output(states: list[Tensor]) -> Callable[[nn.Module, tuple[object, ...], Tensor], None]:

@@ -41,7 +41,7 @@ class VocabularySettings(Settings):
     """At most this share of the vocabulary goes to single characters; the rest is left for longer pieces."""
     byte_fallback: bool = False
     """Whether a character without a token is written as its bytes, so that none is lost."""
-    special_tokens: tuple[str, ...] = Field(default=(), strict=False)  # a list is fine, as JSON has no tuples
+    special_tokens: tuple[str, ...] = ()
     """Special tokens beyond [PAD] [UNK] [CLS] [SEP] [MASK]."""
     encoding: TextEncoding = "utf-8"
     """How the files are written."""
