@@ -46,6 +46,7 @@ def test_saved_and_loaded_it_gives_the_same_to_the_bit(minilm_folder: Path, tmp_
         "config.json",
         "model.safetensors",
         "modules.json",
+        "sentence_bert_config.json",
         "tokenizer.json",
         "tokenizer_config.json",
         "vocab.txt",

@@ -10,7 +10,7 @@ import torch
 
 from unmask.data.batching import collate
 from unmask.errors import ModelError, TaskError
-from unmask.models.bert import Bert, BertEncoder
+from unmask.models.bert import Bert, BertEncoder, device_of
 from unmask.models.fetch import Progress, fetch
 from unmask.models.folder import LoadReport, load_model, write_model
 from unmask.models.init import Model
@@ -30,7 +30,7 @@ class Bundle:
     Attributes:
         model: the torch module, with its heads.
         tokenizer: strings → ids.
-        report: what became of the tensors of the folder.
+        report: what became of the tensors of the folder; None for a model that was built, not loaded.
         sentence: how the folder makes one vector of a text; None if it does not say.
         folder: where it was loaded from.
     """
@@ -39,13 +39,14 @@ class Bundle:
         self,
         model: Model,
         tokenizer: Tokenizer,
-        report: LoadReport,
+        report: LoadReport | None = None,
         sentence: SentenceSettings | None = None,
         folder: Path | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.report = report
+        _check_vocabulary(model, tokenizer, folder)
         self.sentence = sentence
         self.folder = folder
 
@@ -61,10 +62,14 @@ class Bundle:
 
     def batch(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Batch:
         """A ragged batch of texts, or pairs of texts, for `encoder`. Nothing is cut."""
+        if isinstance(texts, str):
+            texts = [texts]
         if not texts:
             raise TaskError("a batch needs at least one text")
-        device = next(self.model.parameters()).device
-        return collate(self.tokenizer.encode_batch(texts, pairs)).to(device)
+        segments = getattr(self.model.settings, "num_segments", 0)
+        if pairs is not None and segments == 1:
+            raise TaskError("this model knows one segment, so it cannot tell the texts of a pair apart")
+        return collate(self.tokenizer.encode_batch(texts, pairs)).to(device_of(self.model))
 
     def embed(self, texts: Iterable[str], *, pooling: Pooling | None = None, normalise: bool | None = None) -> Vectors:
         """(number of texts, hidden) vectors, in the order of the texts, whatever their lengths.
@@ -94,6 +99,8 @@ class Bundle:
 
     def fill_mask(self, text: str, *, top: int = 5) -> list[list[Guess]]:
         """For each [MASK] of the text, in order, the `top` most probable tokens."""
+        if self.report is not None and any(name.startswith("heads.mlm.") for name in self.report.new):
+            raise TaskError("the mlm head of this model is new and has not been trained: it would only guess at random")
         return fill_mask(self._bert("masked tokens"), self.tokenizer, text, top=top, max_length=self.max_length)
 
     def to(self, device: torch.device | str) -> Bundle:
@@ -110,7 +117,7 @@ class Bundle:
                 write_sentence_settings(draft, self.sentence, self.model.settings.hidden_size)
 
     def __repr__(self) -> str:
-        return f"Bundle({self.model.settings.model}, {self.folder or 'not saved'}: {self.report})"
+        return f"Bundle({self.model.settings.model}, {self.folder or 'built here'}: {self.report or 'not loaded'})"
 
     def _bert(self, purpose: str) -> Bert:
         if not isinstance(self.model, Bert):
@@ -133,12 +140,14 @@ def load(
     folder = fetch(str(name), progress=progress)
     model, report = load_model(folder, heads=heads, seed=seed)
     tokenizer = Tokenizer.from_folder(folder)
-    settings = model.settings
-    rows = getattr(settings, "vocab_size", None)
+    return Bundle(model.to(device), tokenizer, report, read_sentence_settings(folder), folder)
+
+
+def _check_vocabulary(model: Model, tokenizer: Tokenizer, folder: Path | None) -> None:
+    rows = getattr(model.settings, "vocab_size", None)
     if rows is not None and tokenizer.vocab_size > rows:
+        where = "" if folder is None else f"{folder}: "
         raise ModelError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens but the model knows {rows}; "
+            f"{where}the tokenizer has {tokenizer.vocab_size} tokens but the model knows {rows}; "
             "they do not belong together"
         )
-    model.to(device)
-    return Bundle(model, tokenizer, report, read_sentence_settings(folder), folder)

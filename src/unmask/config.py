@@ -12,6 +12,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from unmask.errors import SettingsError
 
+#: No settings file is as large as this.
+MAX_JSON_BYTES = 10_000_000
+
 
 class Settings(BaseModel):
     """Base of every group of settings in the project."""
@@ -49,9 +52,15 @@ class Settings(BaseModel):
 
 def unknown_setting(key: str, known: list[str]) -> str:
     """The sentence for a key nobody knows, with the nearest one that exists."""
-    near = difflib.get_close_matches(key, known, n=1)
+    near = difflib.get_close_matches(key[:80], known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known settings are {', '.join(sorted(known))}"
-    return f"unknown setting {key}; {hint}"
+    return f"unknown setting {key[:80]}; {hint}"
+
+
+def shown(value: object) -> str:
+    """A value as a message may show it: on one line, without control characters, and short."""
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a number of more than 30 digits"
+    return text if len(text) <= 80 else text[:79] + "…"
 
 
 def with_tuples(data: object) -> object:
@@ -62,22 +71,28 @@ def with_tuples(data: object) -> object:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; SettingsError names file and place when it is not JSON."""
+    """The content of a JSON file; SettingsError says what is wrong with it."""
     try:
+        if not path.exists():
+            raise SettingsError(f"{path}: no such file")
+        # A pipe or a device could keep us reading for ever.
+        if not path.is_file() or path.stat().st_size > MAX_JSON_BYTES:
+            raise SettingsError(f"{path}: not an ordinary file of at most {MAX_JSON_BYTES:,} bytes")
         return json.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise SettingsError(f"{path}: no such file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SettingsError(f"{path}: not valid JSON ({error})") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise SettingsError(f"{path}: not valid JSON ({str(error)[:200]})") from None
 
 
 def sentence(error: ValidationError) -> str:
-    """What pydantic found, in one line: setting, what is wrong, what was given."""
+    """What pydantic found, in one line: setting, what is wrong, what was given. The first few problems are enough."""
+    problems = error.errors(include_url=False)
     parts = []
-    for problem in error.errors(include_url=False):
-        place = ".".join(str(step) for step in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
+    for problem in problems[:3]:
+        place = ".".join(str(step)[:80] for step in problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ")[:300]
         given = problem.get("input")
-        said = f" (given {given!r})" if isinstance(given, str | int | float | bool) or given is None else ""
+        plain = isinstance(given, str | int | float | bool) or (given is None and problem["type"] != "missing")
+        said = f" (given {shown(given)})" if plain and problem["type"] != "missing" else ""
         parts.append(f"{place}: {message}{said}" if place else message)
-    return "; ".join(parts)
+    more = len(problems) - len(parts)
+    return "; ".join(parts) + (f"; and {more} more" if more else "")

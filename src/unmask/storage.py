@@ -20,19 +20,21 @@ def replacing(path: Path) -> Iterator[Path]:
     Whoever reads `path` sees the old content or the new one, never a part. If the block raises (Ctrl-C
     included) the temporary file is removed and `path` stays as it was.
     """
+    path = _absolute(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-    with disk_trouble(path):
-        try:
+    try:
+        with disk_trouble(path):
             # With the ordinary mode, so that the file gets the user's permissions and not mkstemp's 0600.
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        with full_disk(path):
             yield temporary
+        with disk_trouble(path):
             sync(temporary)
             os.replace(temporary, path)
             sync(path.parent)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def atomic_write(path: Path, content: bytes) -> None:
@@ -45,42 +47,65 @@ def atomic_write(path: Path, content: bytes) -> None:
 def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """A draft folder beside `path` to write into; becomes `path` when the block ends without an error.
 
-    An existing folder is replaced only if `overwrite` is set, and stays whole until the new one is.
+    An existing folder is replaced only if `overwrite` is set and it looks like what replaces it (they have a file in
+    common), so that a slip of the keyboard cannot replace a folder of something else. A link is followed.
     """
-    path = Path(path)
-    if path.exists() and not overwrite and (path.is_file() or any(path.iterdir())):
-        raise UserError(f"{path}: exists already; choose another name or allow it to be overwritten")
+    path = _absolute(path)
+    _check_free(path, overwrite=overwrite)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.draft")
-    with disk_trouble(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.mkdir()
-        try:
+    try:
+        with disk_trouble(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.mkdir()
+        with full_disk(path):
             yield draft
+        with disk_trouble(path):
             for folder, _, files in os.walk(draft):
                 for file in files:
                     sync(Path(folder) / file)
                 sync(Path(folder))
+            _check_free(path, overwrite=overwrite)  # another may have finished meanwhile
             _put_in_place(draft, path)
             sync(path.parent)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _absolute(path: Path) -> Path:
+    """The real place of a path, links followed; UserError if it is no place for a file or folder."""
+    try:
+        real = Path(path).expanduser().resolve()
+        real.name.encode()
+    except (OSError, ValueError, RuntimeError):
+        raise UserError(f"{str(path)[:80]!r} cannot be the name of a file or folder") from None
+    if not real.name:
+        raise UserError(f"{path}: is the top of the file system; choose a folder inside it")
+    return real
+
+
+def _check_free(path: Path, *, overwrite: bool) -> None:
+    occupied = path.exists() and (not path.is_dir() or any(path.iterdir()))
+    if occupied and (not overwrite or not path.is_dir()):
+        raise UserError(f"{path}: exists already; choose another name or allow it to be overwritten")
 
 
 def _put_in_place(draft: Path, path: Path) -> None:
     if not path.exists():
         draft.rename(path)
         return
+    before, after = ({entry.name for entry in folder.iterdir()} for folder in (path, draft))
+    if before and not before & after:
+        raise UserError(
+            f"{path}: holds other things ({sorted(before)[0]}, …) and is not overwritten; choose another name"
+        )
     old = path.with_name(f".{path.name}.{secrets.token_hex(6)}.old")
     path.rename(old)
     try:
         draft.rename(path)
-    except OSError:
+    except BaseException:
         old.rename(path)
         raise
-    if old.is_dir():
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        old.unlink()
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def sync(path: Path) -> None:
@@ -103,6 +128,17 @@ def disk_trouble(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise FetchError(disk_sentence(path, error)) from error
+
+
+@contextlib.contextmanager
+def full_disk(path: Path) -> Iterator[None]:
+    """The same for trouble that only the disk of `path` can make; an error in reading input stays what it is."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
+            raise FetchError(disk_sentence(path, error)) from error
+        raise
 
 
 def disk_sentence(path: Path, error: OSError) -> str:

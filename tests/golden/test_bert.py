@@ -265,3 +265,28 @@ def test_fill_mask_ranks_and_scores_as_transformers(minilm_folder: Path, tmp_pat
         assert [guess.id for guess in found] == best.indices.tolist()
         np.testing.assert_allclose([guess.probability for guess in found], best.values, rtol=1e-4)
     assert guesses[0][0].text == text.replace("[MASK]", guesses[0][0].token.removeprefix("##"), 1)
+
+
+def test_an_untied_output_layer_has_its_own_bias_in_both_directions(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=VOCAB,
+        hidden_size=35,
+        num_hidden_layers=1,
+        num_attention_heads=5,
+        intermediate_size=53,
+        tie_word_embeddings=False,
+    )
+    theirs = transformers.BertForMaskedLM(config).eval()
+    with torch.no_grad():
+        theirs.cls.predictions.decoder.bias.normal_()
+    theirs.save_pretrained(tmp_path / "theirs")
+    model, _ = load_model(tmp_path / "theirs")
+    again = pair_of(model, tmp_path / "ours", "BertForMaskedLM").eval()
+    batch = random_batch()
+    inputs = padded_inputs(batch)
+    keep = inputs["attention_mask"].bool()
+    with torch.inference_mode():
+        mine = model.masked_token_logits(model(batch).sequence)
+        torch.testing.assert_close(mine, theirs(**inputs).logits[keep], atol=TOLERANCE, rtol=0)
+        torch.testing.assert_close(mine, again(**inputs).logits[keep], atol=TOLERANCE, rtol=0)

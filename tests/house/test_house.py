@@ -74,8 +74,11 @@ def test_the_commands_of_the_readme_work(name: str, minilm_folder: Path, tmp_pat
         assert done.stdout.strip(), command
 
 
-@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
-def test_the_python_of_the_readme_runs(name: str, minilm_folder: Path, tmp_path: Path) -> None:
+PAGES = ["README.md", "README.zh.md", *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").glob("*.md")))]
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if blocks(ROOT / name, "python")])
+def test_the_python_of_every_page_runs(name: str, minilm_folder: Path, tmp_path: Path) -> None:
     found = blocks(ROOT / name, "python")
     assert found
     for block in found:

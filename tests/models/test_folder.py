@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 import tracemalloc
@@ -66,6 +67,15 @@ VARIANTS: dict[str, BertSettings | GptSettings | TransformerSettings] = {
     "additive": BASE.replace(score="additive", projections="shared_qk"),
     "pruned": BASE.replace(heads_by_layer=(5, 1, 3), head_size=4, ffn_by_layer=(23, 7, 11)),
     "four dropouts": BASE.replace(dropout=DropoutSettings(embedding=0.2, activation=0.1)),
+    "output bias": TransformerSettings(
+        source_vocab_size=31,
+        target_vocab_size=29,
+        hidden_size=20,
+        num_heads=5,
+        ffn_size=23,
+        tie="none",
+        output_bias=True,
+    ),
     "gpt": GptSettings(vocab_size=31, num_layers=3, hidden_size=20, num_heads=5, ffn_size=23, tie_output=False),
     "transformer": TransformerSettings(
         source_vocab_size=31, target_vocab_size=31, hidden_size=20, num_heads=5, ffn_size=23, num_decoder_layers=2
@@ -175,6 +185,41 @@ def test_a_new_head_brings_the_pooler_it_reads(tmp_path: Path) -> None:
     assert torch.isfinite(model.next_sentence_logits(model(BATCH))).all()
 
 
+def test_an_unlike_output_matrix_counts_whatever_the_config_says(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"] + 1
+    tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"] + 2
+    save_file(tensors, folder / "model.safetensors")
+    model, report = load_model(folder)
+    assert report.unused == ()
+    assert not model.settings.heads[0].tied
+    assert torch.equal(model.heads["mlm"].output.weight, tensors["cls.predictions.decoder.weight"])
+    assert torch.equal(model.heads["mlm"].bias, tensors["cls.predictions.decoder.bias"])
+
+
+def test_heads_that_cannot_be_read_do_not_hide_the_encoder(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model", "classes")
+    edit_config(folder, architectures=["BertForMultipleChoice"])
+    with pytest.raises(ModelError, match="BertForMultipleChoice is not supported; say heads="):
+        load_model(folder)
+    _, report = load_model(folder, heads=[])
+    assert report.unused == ("classifier.bias", "classifier.weight")
+    edit_config(folder, architectures=None, id2label={"0": "x", "1": "y", "3": "z"})
+    with pytest.raises(ModelError, match="without gaps"):
+        load_model(folder)
+    _, report = load_model(folder, heads=[TagSettings(labels=("O", "B", "I"))])
+    assert report.new == ()  # a classifier of the right size is used for what it is asked for
+
+
+def test_a_classifier_without_a_pooler_is_one_of_tokens(tmp_path: Path) -> None:
+    model = build_model(BASE.replace(pooler=False, heads=(TagSettings(labels=("O", "B")),)))
+    save_model(model, tmp_path / "model")
+    edit_config(tmp_path / "model", architectures=None)
+    again, _ = load_model(tmp_path / "model")
+    assert again.settings.heads[0].kind == "tag"
+
+
 def test_half_precision_files_become_full_precision(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model")
     tensors = load_file(folder / "model.safetensors")
@@ -261,6 +306,24 @@ def own_block(folder: Path, **block: object) -> None:
     edit_config(folder, unmask=block)
 
 
+def huge_numbers(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    wide = {name: tensor.double() for name, tensor in tensors.items()}
+    wide["bert.encoder.layer.1.output.dense.weight"][0, 0] = 1e300
+    save_file(wide, folder / "model.safetensors")
+
+
+def two_names_for_one(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["embeddings.word_embeddings.weight"] = tensors["bert.embeddings.word_embeddings.weight"] * 0
+    save_file(tensors, folder / "model.safetensors")
+
+
+def a_pipe(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+
+
 HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a thousand million layers": (lambda f: edit_config(f, num_hidden_layers=10**9), "num_hidden_layers"),
     "more layers than there are": (lambda f: edit_config(f, num_hidden_layers=400), "weights hold 3 layers"),
@@ -277,7 +340,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "not an object": (lambda f: (f / "config.json").write_text("[1, 2]"), "object"),
     "deeply nested": (lambda f: (f / "config.json").write_text("[" * 100_000), "not valid JSON"),
     "not text": (lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"), "not valid JSON"),
-    "a config of 11 MB": (lambda f: (f / "config.json").write_text(" " * 11_000_000), "10 MB"),
+    "a config of 11 MB": (lambda f: (f / "config.json").write_text(" " * 11_000_000), "10,000,000 bytes"),
     "no config": (lambda f: (f / "config.json").unlink(), "config.json"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors"),
     "a missing encoder tensor": (drop_tensor, "1 of 62 tensors are missing"),
@@ -286,6 +349,19 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a header that lies": (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 7 + b"\x00{}"), "header"),
     "a newer format": (lambda f: own_block(f, format=FORMAT + 1), "newer unmask"),
     "a damaged block": (lambda f: edit_config(f, unmask=[1]), "damaged"),
+    "numbers beyond the type": (huge_numbers, "beyond what"),
+    "two names for one tensor": (two_names_for_one, "two names for one"),
+    "a pipe": (a_pipe, "config.json"),
+    "a number of 5,000 digits": (
+        lambda f: (f / "config.json").write_text('{"a": ' + "9" * 5000 + "}"),
+        "not valid JSON",
+    ),
+    "a sentence of 5 MB": (lambda f: edit_config(f, hidden_act="x" * 5_000_000), "is not supported"),
+    "odd label numbers": (
+        lambda f: edit_config(f, num_hidden_layers=3, vocab_size=0, id2label={"²": "x"}),
+        "vocab_size",
+    ),
+    "a format that is true": (lambda f: own_block(f, format=True), "damaged"),
     "a pickle": (
         lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
         "pickle",
@@ -308,6 +384,7 @@ def test_hostile_folders_get_one_sentence_quickly_and_in_little_memory(name: str
     tracemalloc.stop()
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
     assert seconds < 1
     assert peak < 2 * size + 20_000_000
 

@@ -12,7 +12,7 @@ from unmask.models.sentence import SentenceSettings, read_sentence_settings, wri
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
 @pytest.mark.parametrize("normalise", [True, False])
 def test_what_is_written_is_read(pooling: str, normalise: bool, tmp_path: Path) -> None:
-    settings = SentenceSettings(pooling, normalise)
+    settings = SentenceSettings(pooling, normalise, cut_at=256 if normalise else None)
     write_sentence_settings(tmp_path, settings, 17)
     assert read_sentence_settings(tmp_path) == settings
 
@@ -31,7 +31,7 @@ def test_newer_spelling_of_the_pooling(tmp_path: Path) -> None:
     ("modules", "words"),
     [
         ({"a": 1}, "list of modules"),
-        ([{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}], "Dense is not supported"),
+        ([{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}], "Dense' is not supported"),
         ([{"type": "sentence_transformers.models.Pooling", "path": "../../etc"}], "inside the model's"),
         ([{"type": "sentence_transformers.models.Pooling", "path": "p"}], "exactly one pooling"),
     ],

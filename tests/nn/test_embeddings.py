@@ -35,8 +35,8 @@ def test_sum_of_three_then_norm(scaled: bool) -> None:
 def test_at_without_segments_means_the_first_text() -> None:
     layer = embeddings().eval()
     ids, where = torch.tensor([3, 1]), torch.tensor([4, 0])
-    assert torch.equal(layer.at(ids, where), layer.at(ids, where, torch.zeros_like(ids)))
-    assert not torch.equal(layer.at(ids, where), layer.at(ids, where, torch.ones_like(ids)))
+    assert torch.equal(layer.at(ids, where, 5), layer.at(ids, where, 5, torch.zeros_like(ids)))
+    assert not torch.equal(layer.at(ids, where, 5), layer.at(ids, where, 5, torch.ones_like(ids)))
 
 
 def test_dropout_comes_last() -> None:

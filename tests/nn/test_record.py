@@ -192,3 +192,33 @@ def test_wrong_gates_are_refused(gates: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words), mask_heads(model, gates):
         pass
     assert hooks_of(model) == 0
+
+
+def test_other_threads_are_left_alone() -> None:
+    import threading
+
+    model = bert()
+    expected = model(UNSORTED).sequence
+    wrong: list[object] = []
+    stop = threading.Event()
+
+    def bystander() -> None:
+        while not stop.is_set():
+            try:
+                if not torch.equal(model(UNSORTED).sequence, expected):
+                    wrong.append("another output")
+            except Exception as error:
+                wrong.append(error)
+
+    thread = threading.Thread(target=bystander)
+    thread.start()
+    try:
+        gates = {name: [0.0, 1.0, 0.0] for name in ATTENTIONS}
+        for _ in range(20):
+            with record_attention(model) as trace, mask_heads(model, gates):
+                assert not torch.equal(model(UNSORTED).sequence, expected)
+            assert {len(record.weights) for record in trace.attention.values()} == {len(UNSORTED)}
+    finally:
+        stop.set()
+        thread.join()
+    assert wrong == []

@@ -112,3 +112,20 @@ def test_no_texts_give_no_rows_and_a_single_string_is_one_text(bundle: Bundle) -
 def test_unknown_pooling_is_refused(bundle: Bundle) -> None:
     with pytest.raises(TaskError, match="cls, mean or max"):
         bundle.embed(["w1"], pooling="median")  # type: ignore[arg-type]
+
+
+def test_a_model_in_training_is_used_without_dropout(bundle: Bundle) -> None:
+    expected = bundle.embed(TEXTS)
+    bundle.model.train()
+    try:
+        np.testing.assert_array_equal(bundle.embed(TEXTS), expected)
+        assert bundle.model.training
+    finally:
+        bundle.model.eval()
+
+
+def test_a_model_too_short_for_windows_says_so() -> None:
+    settings = BertSettings(vocab_size=45, num_layers=1, hidden_size=6, num_heads=3, ffn_size=5, max_length=2)
+    short = Bundle(build_model(settings), Tokenizer.from_vocab(WORDS))
+    with pytest.raises(TaskError, match="no room"):
+        short.embed(["w1"])

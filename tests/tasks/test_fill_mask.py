@@ -63,3 +63,10 @@ def test_a_model_without_the_head_says_so() -> None:
         bundle().fill_mask("paris is [MASK]")
     with pytest.raises(TaskError, match="top must be at least 1"):
         bundle(MaskedTokenSettings()).fill_mask("[MASK]", top=0)
+
+
+def test_a_head_that_was_never_trained_does_not_guess() -> None:
+    fresh = bundle(MaskedTokenSettings())
+    fresh.report = LoadReport(10, 10, new=("heads.mlm.bias",))
+    with pytest.raises(TaskError, match="has not been trained"):
+        fresh.fill_mask("[MASK]")

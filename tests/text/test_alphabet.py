@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers, pre_tokenizers
 
@@ -15,6 +15,7 @@ def test_counting_after_cleaning() -> None:
     assert count_characters(["Aa b"], None) == Counter({"A": 1, "a": 1, "b": 1})
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(max_size=17).filter(lambda text: text.isprintable()), max_size=7))
 def test_counting_characters_one_by_one_is_counting_the_cleaned_text(lines: list[str]) -> None:
     cleaning = normalizers.BertNormalizer()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unmask.errors import DataError
+from unmask.errors import DataError, SettingsError
 from unmask.text import files, read_lines
 from unmask.text.files import read_lines_at, size_of
 
@@ -44,7 +44,7 @@ def test_bad_utf8_names_file_line_and_byte(tmp_path: Path) -> None:
 
 def test_gb18030_is_recognised_said_and_read_if_asked_for(tmp_path: Path) -> None:
     path = _file(tmp_path, f"plain\n{CHINESE}\n".encode("gb18030"))
-    with pytest.raises(DataError, match=r"line 2.*looks like GB18030.*iconv"):
+    with pytest.raises(DataError, match=r"line 2.*looks like GB18030.*--encoding gb18030.*iconv"):
         list(read_lines(path))
     assert list(read_lines(path, encoding="gb18030")) == ["plain", CHINESE]
     latin = _file(tmp_path, "déjà vu, garçon, naïve".encode("latin-1"), "latin.txt")
@@ -63,10 +63,27 @@ def test_other_things_that_are_not_text(tmp_path: Path) -> None:
         (_file(tmp_path, b"not gzip at all", "fake.gz"), "cannot be read to its end"),
         (tmp_path, "is a folder"),
         (tmp_path / "none.txt", "no such file"),
+        (tmp_path / ("x" * 300), "no such file"),
     ]
     for path, message in cases:
         with pytest.raises(DataError, match=message):
             list(read_lines(path))
+
+
+def test_a_file_that_may_not_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _file(tmp_path, b"a\n")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(DataError, match=r"text.txt: cannot be opened \(Permission denied\)"):
+        list(read_lines(path))
+
+
+def test_only_two_encodings_are_known(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="encoding is utf-8 or gb18030, given 'latin-1'"):
+        list(read_lines(_file(tmp_path, b"a\n"), encoding="latin-1"))
 
 
 def test_a_line_of_ten_megabytes_is_a_line(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -7,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from unmask.errors import ModelError, SettingsError, UserError
+from unmask.errors import FetchError, ModelError, SettingsError, UserError
 from unmask.text import Tokenizer, folders
+from unmask.text.panics import panics_told
 
 TEXT = "Héllo 中国 unaffable [MASK] playing!"
 
@@ -128,10 +130,10 @@ def test_a_save_that_fails_leaves_the_old_file_and_no_rest(
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     def fail(*paths: object) -> None:
-        raise OSError("no space left on device")
+        raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr(os, step, fail)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(FetchError, match="the disk is full"):
         tokenizer.with_tokens(["covid"]).save(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -151,6 +153,13 @@ def test_a_save_that_fails_leaves_the_old_file_and_no_rest(
         ("tokenizer_config.json", b'{"do_lower_case": null}', ["do_lower_case", "true or false"]),
         ("tokenizer_config.json", b'{"added_tokens_decoder": {"a": {}}}', ["added tokens cannot be read"]),
         ("added_tokens.json", b'{"x": "many"}', ["added tokens cannot be read"]),
+        ("tokenizer_config.json", b'{"cls_token": "\\ud800"}', ["tokenizer_config.json", "half a character"]),
+        ("tokenizer_config.json", b'{"\\udfff": [1]}', ["tokenizer_config.json", "half a character"]),
+        (
+            "special_tokens_map.json",
+            b'{"cls_token": {"content": "\\udc00"}}',
+            ["special_tokens_map", "half a character"],
+        ),
     ],
 )
 def test_broken_files(vocab_folder: Path, name: str, content: bytes, words: list[str]) -> None:
@@ -201,3 +210,49 @@ def test_a_vocabulary_that_lines_cannot_say_has_no_vocab_file(tokenizer: Tokeniz
     Tokenizer.from_folder(tmp_path / "a").save(tmp_path / "b")
     assert not (tmp_path / "b" / "vocab.txt").exists()
     assert Tokenizer.from_folder(tmp_path / "b").id("\n") == tokenizer.vocab_size
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json", "tokenizer.json", "vocab.txt"])
+def test_a_pipe_or_a_folder_or_a_dead_link_in_the_place_of_a_file(vocab_folder: Path, name: str) -> None:
+    path = vocab_folder / name
+    path.unlink(missing_ok=True)
+    for make in (os.mkfifo, os.mkdir, lambda path: os.symlink("nowhere", path)):
+        make(path)
+        with pytest.raises(UserError, match=name):  # and does not wait for someone to write into the pipe
+            Tokenizer.from_folder(vocab_folder)
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+def test_a_config_with_half_a_character_can_be_saved(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    odd = Tokenizer(tokenizer._pipeline, config={"note": "\ud800 中"})
+    odd.save(tmp_path)
+    text = (tmp_path / "tokenizer_config.json").read_text(encoding="utf-8")
+    assert json.loads(text)["note"] == "\ud800 中"
+    assert "中" in text
+
+
+def test_a_file_in_the_place_of_the_folder(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(FetchError, match="file"):
+        tokenizer.save(tmp_path / "file")
+
+
+def test_a_pattern_that_never_ends_is_told_not_thrown(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    plan = _plan(tokenizer, tmp_path)
+    pattern = {"type": "Split", "pattern": {"Regex": "(a|aa)+$"}, "behavior": "Isolated", "invert": False}
+    _json(tmp_path, "tokenizer.json", {**plan, "pre_tokenizer": pattern})
+    found = Tokenizer.from_folder(tmp_path)
+    hostile = "a" * 50 + "b"
+    with pytest.raises(ModelError, match=r"cannot work on the text.*retry-limit"):
+        found.encode(hostile)
+    for offsets in (False, True):
+        with pytest.raises(ModelError, match="cannot work on the text"):
+            found.encode_batch(["a", hostile], offsets=offsets)
+    assert found.encode("aab").ids[0] == found.cls_id
+
+
+def test_ctrl_c_while_encoding_stays_what_it_is() -> None:
+    with pytest.raises(KeyboardInterrupt), panics_told():
+        raise KeyboardInterrupt
+    with pytest.raises(TypeError), panics_told():
+        raise TypeError

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask.errors import ModelError
@@ -11,6 +11,7 @@ from unmask.text import Tokenizer
 from unmask.text.pipelines import Style, _none_of, splitter
 
 
+@settings(deadline=None)
 @given(
     st.sets(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=13), st.characters(exclude_categories=["Cs"])
 )

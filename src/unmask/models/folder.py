@@ -16,19 +16,20 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from unmask.config import read_json, sentence, with_tuples
+from unmask.config import read_json, sentence, shown, with_tuples
 from unmask.errors import ModelError, SettingsError
 from unmask.models.assign import assign, named_tensors
 from unmask.models.bert import Bert
 from unmask.models.huggingface import is_plain, needs_own_heads, read_config, write_config
 from unmask.models.init import Model, assemble, initialise
-from unmask.models.names import REPEATED, bert_names, modern_name, with_prefix
+from unmask.models.names import DECODER_BIAS, DECODER_WEIGHT, POSITION_IDS, bert_names, modern_name, with_prefix
 from unmask.models.settings import (
     MODEL_SETTINGS,
     BertSettings,
     GptSettings,
     HeadSettings,
     TransformerSettings,
+    reads_pooler,
 )
 from unmask.models.tensorflow import read_tensorflow
 from unmask.models.weights import WeightSource, read_weights
@@ -75,13 +76,8 @@ def load_model(
 
     `heads` replaces those in the folder: one whose tensors are there keeps them, another starts fresh from `seed`.
     """
-    contents = _look(folder)
+    contents = _look(folder, heads)
     settings = contents.settings
-    if heads is not None:
-        if not isinstance(settings, BertSettings):
-            raise ModelError(f"{folder}: heads can be put on a BERT encoder, not on a {settings.model} model")
-        pooler = settings.pooler or any(_reads_pooler(head) for head in heads)
-        settings = settings.replace(heads=tuple(heads), pooler=pooler)
     with torch.device("meta"):
         model = assemble(settings)
     wanted = named_tensors(model)
@@ -92,7 +88,7 @@ def load_model(
             found[name] = torch.empty(place.shape, dtype=dtype)
         else:
             tensor = contents.source.tensor(contents.names[name])
-            found[name] = tensor.to(dtype) if place.is_floating_point() else tensor
+            found[name] = _as_type(tensor, dtype, f"{folder}: {name}") if place.is_floating_point() else tensor
     assign(model, found)
     if new and isinstance(model, Bert):
         _start_fresh(model, new, seed)
@@ -112,6 +108,8 @@ def write_model(model: Model, folder: Path) -> None:
     settings = model.settings
     names = stored_names(model)
     tensors = {names[name]: tensor for name, tensor in named_tensors(model).items()}
+    if DECODER_WEIGHT in tensors:
+        tensors[DECODER_BIAS] = tensors["cls.predictions.bias"]
     if isinstance(settings, BertSettings) and is_plain(settings):
         config = write_config(settings)
         own: dict[str, Any] = {"format": FORMAT}
@@ -144,11 +142,12 @@ def read_settings(folder: Path) -> BertSettings | GptSettings | TransformerSetti
     return _look(folder).settings
 
 
-def _look(folder: Path) -> _Contents:
+def _look(folder: Path, heads: Sequence[HeadSettings] | None = None) -> _Contents:
+    """What is in a folder; with `heads`, those are wanted instead of the folder's own."""
     if not folder.is_dir():
         raise ModelError(f"{folder}: no such folder")
     if not (folder / "config.json").is_file() and (folder / "bert_config.json").is_file():
-        return _bert_contents(_read_config_file(folder / "bert_config.json"), read_tensorflow(folder), folder)
+        return _bert_contents(_read_config_file(folder / "bert_config.json"), read_tensorflow(folder), folder, heads)
     if not (folder / "config.json").is_file():
         raise ModelError(
             f"{folder}: holds neither config.json (Hugging Face's layout) nor bert_config.json (Google's checkpoints)"
@@ -156,15 +155,13 @@ def _look(folder: Path) -> _Contents:
     config = _read_config_file(folder / "config.json")
     kind = config.get("model_type")
     if kind == "unmask":
-        return _own_contents(config, read_weights(folder), folder)
+        return _own_contents(config, read_weights(folder), folder, heads)
     if kind not in ("bert", None):
-        raise ModelError(f"{folder / 'config.json'}: model_type {kind!r} is not supported; supported is bert")
-    return _bert_contents(config, read_weights(folder), folder)
+        raise ModelError(f"{folder / 'config.json'}: model_type {shown(kind)} is not supported; supported is bert")
+    return _bert_contents(config, read_weights(folder), folder, heads)
 
 
 def _read_config_file(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > 10_000_000:
-        raise ModelError(f"{path}: larger than 10 MB, which no config is")
     try:
         config = read_json(path)
     except SettingsError as error:
@@ -174,21 +171,28 @@ def _read_config_file(path: Path) -> dict[str, Any]:
     return config
 
 
-def _bert_contents(config: dict[str, Any], source: WeightSource, folder: Path) -> _Contents:
+def _bert_contents(
+    config: dict[str, Any], source: WeightSource, folder: Path, heads: Sequence[HeadSettings] | None
+) -> _Contents:
     """A published BERT: its names in today's spelling, with prefix, then ours."""
-    modern = {with_prefix(modern_name(name)): name for name in source.shapes}
+    modern = _modern_names(source, folder)
     shapes = {name: source.shapes[place] for name, place in modern.items()}
     own = _own_block(config, folder)
     where = str(folder / ("config.json" if (folder / "config.json").is_file() else "bert_config.json"))
-    settings = read_config(config, shapes, where, with_heads="heads" not in own)
-    if "heads" in own:  # heads that Hugging Face's fields cannot describe
+    settings = read_config(config, shapes, where, with_heads="heads" not in own and heads is None)
+    if heads is not None:
+        settings = _with_heads(settings, heads)
+    elif "heads" in own:  # heads that Hugging Face's fields cannot describe
         settings = BertSettings.parse(settings.model_dump(mode="json") | {"heads": own["heads"]}, where)
+    settings = _untied_if_unequal(settings, source, modern)
     table = bert_names(settings.num_layers, _classifier(settings.heads))
-    tied = any(head.kind == "mlm" and head.tied for head in settings.heads)
+    tied = not any(head.kind == "mlm" and not head.tied for head in settings.heads)
     names: dict[str, str] = {}
     unknown: list[str] = []
+    if not tied and DECODER_BIAS in modern:
+        modern["cls.predictions.bias"] = modern[DECODER_BIAS]
     for name, place in modern.items():
-        if name in REPEATED and (tied or not name.endswith("decoder.weight")):
+        if name in (POSITION_IDS, DECODER_BIAS) or (tied and name == DECODER_WEIGHT):
             continue
         ours = table.ours(name) or (name if name.startswith("heads.") else None)
         if ours is None:
@@ -198,12 +202,54 @@ def _bert_contents(config: dict[str, Any], source: WeightSource, folder: Path) -
     return _Contents(settings, source, names, tuple(unknown))
 
 
-def _own_contents(config: dict[str, Any], source: WeightSource, folder: Path) -> _Contents:
+def _modern_names(source: WeightSource, folder: Path) -> dict[str, str]:
+    """Names in today's spelling → those in the source; two that become one could hide each other."""
+    modern: dict[str, str] = {}
+    for name in source.shapes:
+        new = with_prefix(modern_name(name))
+        if new in modern:
+            raise ModelError(f"{folder}: tensors {modern[new]} and {name} are two names for one; remove one of them")
+        modern[new] = name
+    return modern
+
+
+def _untied_if_unequal(settings: BertSettings, source: WeightSource, modern: Mapping[str, str]) -> BertSettings:
+    """A file that holds an output matrix unlike the embedding means it, whatever its config says about tying."""
+    embedding, decoder = modern.get("bert.embeddings.word_embeddings.weight"), modern.get(DECODER_WEIGHT)
+    tied = any(head.kind == "mlm" and head.tied for head in settings.heads)
+    if not tied or embedding is None or decoder is None:
+        return settings
+    if torch.equal(source.tensor(embedding), source.tensor(decoder)):
+        return settings
+    heads = tuple(head.replace(tied=False) if head.kind == "mlm" else head for head in settings.heads)
+    return settings.replace(heads=heads)
+
+
+def _with_heads(settings: BertSettings, heads: Sequence[HeadSettings]) -> BertSettings:
+    pooler = settings.pooler or any(reads_pooler(head) for head in heads)
+    return settings.replace(heads=tuple(heads), pooler=pooler)
+
+
+def _as_type(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
+    """A tensor in the model's type; one that does not fit it becomes infinite, which must not pass."""
+    cast = tensor.to(dtype)
+    if torch.finfo(tensor.dtype).max > torch.finfo(dtype).max and not torch.isfinite(cast).all():
+        raise ModelError(f"{name} holds numbers beyond what {dtype} can hold")
+    return cast
+
+
+def _own_contents(
+    config: dict[str, Any], source: WeightSource, folder: Path, heads: Sequence[HeadSettings] | None
+) -> _Contents:
     where, own = str(folder / "config.json"), _own_block(config, folder)
     try:
         settings = MODEL_SETTINGS.validate_python(with_tuples(own.get("settings")))
     except ValidationError as error:
         raise ModelError(f"{where}: unmask.settings: {sentence(error)}") from None
+    if heads is not None:
+        if not isinstance(settings, BertSettings):
+            raise ModelError(f"{folder}: heads can be put on a BERT encoder, not on a {settings.model} model")
+        settings = _with_heads(settings, heads)
     depth = (
         settings.num_encoder_layers + settings.num_decoder_layers
         if isinstance(settings, TransformerSettings)
@@ -217,7 +263,7 @@ def _own_contents(config: dict[str, Any], source: WeightSource, folder: Path) ->
 def _own_block(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     own = config.get("unmask", {})
     version = own.get("format", FORMAT) if isinstance(own, dict) else None
-    if not isinstance(own, dict) or not isinstance(version, int) or version < 1:
+    if not isinstance(own, dict) or type(version) is not int or version < 1:
         raise ModelError(f"{folder / 'config.json'}: its unmask block is damaged; save the model again")
     if version > FORMAT:
         raise ModelError(
@@ -248,13 +294,12 @@ def _check(folder: Path, contents: _Contents, wanted: Mapping[str, Tensor], *, m
         new.add(name)
     # A head is loaded whole or not at all.
     fresh = {_part(name) for name in new}
-    return {name for name in wanted if _part(name) in fresh}
+    return {name for name in wanted if _part(name) is not None and _part(name) in fresh}
 
 
 def _part(name: str) -> str | None:
     """The optional part of a model that a tensor belongs to."""
-    steps = name.split(".")
-    return ".".join(steps[:2]) if steps[0] == "heads" or steps[1] == "pooler" else None
+    return ".".join(name.split(".")[:2]) if name.startswith(("heads.", "encoder.pooler.")) else None
 
 
 def _start_fresh(model: Bert, new: set[str], seed: int) -> None:
@@ -264,10 +309,6 @@ def _start_fresh(model: Bert, new: set[str], seed: int) -> None:
         parts.append(model.encoder.pooler)
     for part in parts:
         initialise(part, model.settings, generator)
-
-
-def _reads_pooler(head: HeadSettings) -> bool:
-    return head.kind in ("nsp", "sop") or (head.kind == "classify" and head.pooling == "pooler")
 
 
 def _classifier(heads: Sequence[HeadSettings]) -> str | None:

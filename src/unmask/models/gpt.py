@@ -15,6 +15,7 @@ from unmask.nn.block import EncoderBlock
 from unmask.nn.build import build_embedding_positions, build_encoder, build_norm
 from unmask.nn.embeddings import Embeddings
 from unmask.nn.plan import AttentionPlan
+from unmask.nn.table import vector_table
 
 
 @dataclass
@@ -37,7 +38,7 @@ class Gpt(nn.Module):
         self.settings = settings
         hidden = settings.hidden_size
         self.embeddings = Embeddings(
-            nn.Embedding(settings.vocab_size, hidden),
+            vector_table(settings.vocab_size, hidden),
             build_embedding_positions(settings, settings.vocab_size, settings.max_length),
             norm=build_norm(settings.norm, hidden, settings.norm_eps) if settings.embedding_norm else None,
             scaled=settings.scale_embeddings,
@@ -58,7 +59,7 @@ class Gpt(nn.Module):
     def step(self, ids: Tensor, state: GptState) -> tuple[Tensor, GptState]:
         """One token a sequence (B,) → logits of the next (B, V)."""
         self.embeddings.check_length(state.position + 1)
-        x = self.embeddings.at(ids, torch.full_like(ids, state.position))
+        x = self.embeddings.at(ids, torch.full_like(ids, state.position), state.position + 1)
         past: list[KeyValues | None] = []
         for block, before in zip(self.stack.blocks, state.past, strict=True):
             assert isinstance(block, EncoderBlock)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from unmask.config import sentence
+from unmask.config import sentence, shown
 from unmask.errors import ModelError
 from unmask.models.settings import (
     BertSettings,
@@ -22,6 +22,7 @@ from unmask.nn.settings import ActivationName, DropoutSettings
 
 _ACTIVATIONS: dict[str, ActivationName] = {
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
@@ -76,10 +77,10 @@ class _BertConfig(BaseModel):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Label names in order of their numbers."""
+        """Label names in order of their numbers; empty if the numbers are not 0, 1, 2, …"""
         if self.id2label:
-            numbered = sorted((int(number), name) for number, name in self.id2label.items() if number.isdigit())
-            return tuple(name for _, name in numbered)
+            ordered = [self.id2label.get(str(number)) for number in range(len(self.id2label))]
+            return tuple(name for name in ordered if name is not None) if None not in ordered else ()
         return tuple(f"LABEL_{i}" for i in range(self.num_labels or 2))
 
 
@@ -93,7 +94,7 @@ def read_config(
         raise ModelError(f"{source}: {sentence(error)}") from None
     if config.hidden_act not in _ACTIVATIONS:
         known = ", ".join(sorted(_ACTIVATIONS))
-        raise ModelError(f"{source}: hidden_act {config.hidden_act} is not supported; known are {known}")
+        raise ModelError(f"{source}: hidden_act {shown(config.hidden_act)} is not supported; known are {known}")
     found = {name.split(".")[3] for name in tensors if name.startswith("bert.encoder.layer.")}
     if len(found) != config.num_hidden_layers:
         raise ModelError(
@@ -127,7 +128,7 @@ def read_config(
 def write_config(settings: BertSettings) -> dict[str, Any]:
     """The config.json that makes `transformers` build the same model. Only for settings that are `is_plain`."""
     kinds = tuple(sorted(head.kind for head in settings.heads))
-    plain = all(_plain_head(head, settings) for head in settings.heads)
+    plain = all(_plain_head(head) for head in settings.heads)
     config: dict[str, Any] = {
         "model_type": "bert",
         "architectures": [_ARCHITECTURES.get(kinds, "BertModel") if plain else "BertModel"],
@@ -180,10 +181,10 @@ def is_plain(settings: BertSettings) -> bool:
 def needs_own_heads(settings: BertSettings) -> bool:
     """Whether some head, or their combination, is one `transformers` does not have."""
     kinds = tuple(sorted(head.kind for head in settings.heads))
-    return kinds not in _ARCHITECTURES or not all(_plain_head(head, settings) for head in settings.heads)
+    return kinds not in _ARCHITECTURES or not all(_plain_head(head) for head in settings.heads)
 
 
-def _plain_head(head: HeadSettings, settings: BertSettings) -> bool:
+def _plain_head(head: HeadSettings) -> bool:
     match head:
         case ClassifySettings():
             return head.pooling == "pooler"
@@ -204,13 +205,17 @@ def _heads_in(config: _BertConfig, tensors: Mapping[str, tuple[int, ...]], sourc
     if "cls.seq_relationship.weight" in tensors:
         heads.append(NextSentenceSettings())
     if "classifier.weight" in tensors:
+        architectures = config.architectures or []
+        if "BertForMultipleChoice" in architectures:
+            raise ModelError(f"{source}: BertForMultipleChoice is not supported; say heads=() to use its encoder alone")
         labels = config.labels
         if len(labels) != tensors["classifier.weight"][0]:
             raise ModelError(
-                f"{source}: names {len(labels)} labels but the classifier has {tensors['classifier.weight'][0]}; "
-                "correct id2label"
+                f"{source}: names {len(labels)} labels (numbered from 0 without gaps) but the classifier has "
+                f"{tensors['classifier.weight'][0]}; correct id2label"
             )
-        if "BertForTokenClassification" in (config.architectures or ()):
+        # A classifier without a pooler can only be one of tokens, whatever the config leaves unsaid.
+        if "BertForTokenClassification" in architectures or "bert.pooler.dense.weight" not in tensors:
             heads.append(TagSettings(labels=labels, dropout=dropout))
         else:
             heads.append(ClassifySettings(labels=labels, dropout=dropout))

@@ -29,9 +29,11 @@ _BERT: tuple[tuple[str, str], ...] = (
 #: Sequence and token classification use one name for their last layer; a folder has only one of them.
 _CLASSIFIER = "classifier"
 
-#: Written by some versions beside what they repeat: these carry no information of their own. The decoder's weight
-#: does where a model's output is not tied to its embedding.
-REPEATED = ("bert.embeddings.position_ids", "cls.predictions.decoder.bias", "cls.predictions.decoder.weight")
+#: Written by some versions although it can be computed.
+POSITION_IDS = "bert.embeddings.position_ids"
+#: The output layer of the MLM head. Tied to the embedding, it repeats what stands elsewhere; untied, its bias, and not
+#: the head's, is the one that counts.
+DECODER_WEIGHT, DECODER_BIAS = "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"
 
 
 #: Ours ↔ CTranslate2's, for the Transformer. `[i/n]` is the i-th of n equal parts of a tensor that holds several.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from unmask.config import read_json
+from unmask.config import read_json, shown
 from unmask.errors import ModelError
 from unmask.nn.heads import Pooling
 from unmask.storage import atomic_write
@@ -24,6 +25,8 @@ class SentenceSettings:
 
     pooling: Pooling = "mean"
     normalise: bool = False
+    #: Where sentence-transformers cuts a text. We read texts to their end and only keep the number for others.
+    cut_at: int | None = None
 
 
 def read_sentence_settings(folder: Path) -> SentenceSettings | None:
@@ -43,14 +46,17 @@ def read_sentence_settings(folder: Path) -> SentenceSettings | None:
             normalise = True
         elif kind != "Transformer":
             raise ModelError(
-                f"{folder / 'modules.json'}: module {kind} is not supported; supported are Transformer, Pooling, "
+                f"{folder / 'modules.json'}: module {shown(kind)} is not supported; known are Transformer, Pooling, "
                 "Normalize"
             )
-    return SentenceSettings(pooling, normalise)
+    return SentenceSettings(pooling, normalise, _read_cut(folder / "sentence_bert_config.json"))
 
 
 def write_sentence_settings(folder: Path, settings: SentenceSettings, hidden_size: int) -> None:
-    """Write modules.json and the pooling's config, so that sentence-transformers gives the same vectors."""
+    """Write modules.json and what belongs to it, so that sentence-transformers gives the same vectors.
+
+    Up to the length at which it cuts a text: beyond, it leaves the rest out and we do not.
+    """
     chain = [("", "Transformer"), ("1_Pooling", "Pooling")]
     if settings.normalise:
         chain.append(("2_Normalize", "Normalize"))
@@ -62,12 +68,16 @@ def write_sentence_settings(folder: Path, settings: SentenceSettings, hidden_siz
     for path, _ in chain[1:]:
         (folder / path).mkdir(exist_ok=True)
     _write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": hidden_size} | modes)
+    if settings.cut_at is not None:
+        _write(folder / "sentence_bert_config.json", {"max_seq_length": settings.cut_at, "do_lower_case": False})
     _write(folder / "modules.json", modules)
 
 
 def _read_pooling(folder: Path, path: str) -> Pooling:
-    if Path(path).name != path or path in ("", ".", ".."):
-        raise ModelError(f"{folder / 'modules.json'}: the pooling's path {path!r} must be a folder inside the model's")
+    if not re.fullmatch(r"\w[\w.-]{0,99}", path):
+        raise ModelError(
+            f"{folder / 'modules.json'}: the pooling's path {shown(path)} must be a folder inside the model's"
+        )
     config = read_json(folder / path / "config.json")
     chosen = [pooling for mode, pooling in _MODES.items() if isinstance(config, dict) and config.get(mode)]
     if isinstance(config, dict) and "pooling_mode" in config and not chosen:
@@ -75,6 +85,12 @@ def _read_pooling(folder: Path, path: str) -> Pooling:
     if len(chosen) != 1:
         raise ModelError(f"{folder / path / 'config.json'}: exactly one pooling of cls, mean, max is supported")
     return chosen[0]
+
+
+def _read_cut(path: Path) -> int | None:
+    config = read_json(path) if path.exists() else {}
+    found = config.get("max_seq_length") if isinstance(config, dict) else None
+    return found if type(found) is int and 0 < found < 10**9 else None
 
 
 def _write(path: Path, content: object) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
 from unmask.config import Settings
 from unmask.errors import SettingsError
 from unmask.nn.settings import (
+    ActivationName,
     DropoutSettings,
     LayerSettings,
     LayerShape,
@@ -18,10 +19,22 @@ from unmask.nn.settings import (
     Size,
 )
 
+
+def _writable(label: str) -> str:
+    """A label that can be written to a file: lone surrogates have no UTF-8 form."""
+    if not label.isascii():
+        try:
+            label.encode()
+        except UnicodeEncodeError:
+            raise ValueError("is not valid Unicode") from None
+    return label
+
+
 #: Deep enough for anything published, small enough that a hostile config cannot keep us building for ever.
 Depth = Annotated[int, Field(ge=1, le=1000)]
 Vocabulary = Annotated[int, Field(ge=2, le=10_000_000)]
-Labels = Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000)]
+Label = Annotated[str, AfterValidator(_writable)]
+Labels = Annotated[tuple[Label, ...], Field(min_length=1, max_length=100_000)]
 
 
 class MaskedTokenSettings(Settings):
@@ -73,6 +86,11 @@ HeadSettings = Annotated[
 ]
 
 
+def reads_pooler(head: HeadSettings) -> bool:
+    """Whether a head reads the pooled output."""
+    return head.kind in ("nsp", "sop") or (head.kind == "classify" and head.pooling == "pooler")
+
+
 class StackSettings(LayerSettings):
     """A model of one stack of blocks."""
 
@@ -119,8 +137,7 @@ class BertSettings(StackSettings):
         if len(set(kinds)) < len(kinds):
             raise ValueError(f"each kind of head at most once, given {', '.join(kinds)}")
         for head in self.heads:
-            needs = head.kind in ("nsp", "sop") or (head.kind == "classify" and head.pooling == "pooler")
-            if needs and not self.pooler:
+            if reads_pooler(head) and not self.pooler:
                 raise ValueError(f"the {head.kind} head reads the pooled output: set pooler to true")
         return self
 
@@ -131,7 +148,7 @@ class GptSettings(StackSettings):
     model: Literal["gpt"] = "gpt"
     max_length: Size = 1024
     embedding_norm: bool = False
-    activation: Literal["gelu", "gelu_tanh", "relu", "silu", "identity"] = "gelu_tanh"
+    activation: ActivationName = "gelu_tanh"
     norm_place: Literal["post", "pre"] = "pre"
     norm_eps: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
     final_norm: bool = True
@@ -153,7 +170,7 @@ class TransformerSettings(LayerSettings):
     output_bias: bool = False
 
     positions: PositionSettings = SinusoidalSettings()
-    activation: Literal["gelu", "gelu_tanh", "relu", "silu", "identity"] = "relu"
+    activation: ActivationName = "relu"
     norm_eps: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
     dropout: DropoutSettings = DropoutSettings(embedding=0.1, residual=0.1, attention=0.0, activation=0.0)
     init: Literal["truncated_normal", "xavier"] = "xavier"

@@ -77,9 +77,8 @@ def remove_layers(model: Model, layers: Sequence[int]) -> Model:
         before, number, after = _split_layer(name)
         source = name if number is None else f"{before}{kept[number]}{after}"
         # Parameters shared by all layers stand under the first layer's name, which may have gone.
-        found[name] = old[source if source in old else name].detach().clone()
-    assign(smaller, found)
-    return smaller.train(model.training)
+        found[name] = old[source if source in old else name]
+    return _finished(smaller, found, model)
 
 
 def _rebuilt(model: Model, settings: BertSettings | GptSettings, cut: Callable[[int, str, Tensor], Tensor]) -> Model:
@@ -89,9 +88,15 @@ def _rebuilt(model: Model, settings: BertSettings | GptSettings, cut: Callable[[
     found = {}
     for name in named_tensors(smaller):
         _, layer, _ = _split_layer(name)
-        tensor = old[name].detach()
-        found[name] = (tensor if layer is None else cut(layer, name, tensor)).clone()
-    assign(smaller, found)
+        found[name] = old[name] if layer is None else cut(layer, name, old[name])
+    return _finished(smaller, found, model)
+
+
+def _finished(smaller: Model, found: Mapping[str, Tensor], model: Model) -> Model:
+    """The smaller model with copies of the tensors found, frozen where they were, in the mode of the old one."""
+    for name, parameter in smaller.named_parameters():
+        parameter.requires_grad_(found[name].requires_grad)
+    assign(smaller, {name: tensor.detach().clone() for name, tensor in found.items()})
     return smaller.train(model.training)
 
 

@@ -17,6 +17,7 @@ from unmask.nn.embeddings import Embeddings
 from unmask.nn.layout import Layout
 from unmask.nn.masks import Mask
 from unmask.nn.plan import AttentionPlan
+from unmask.nn.table import vector_table
 
 
 class Memory(NamedTuple):
@@ -48,8 +49,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.settings = settings
         hidden = settings.hidden_size
-        target = nn.Embedding(settings.target_vocab_size, hidden)
-        source = target if settings.tie == "all" else nn.Embedding(settings.source_vocab_size, hidden)
+        target = vector_table(settings.target_vocab_size, hidden)
+        source = target if settings.tie == "all" else vector_table(settings.source_vocab_size, hidden)
         self.source_embeddings = _embeddings(settings, source)
         self.target_embeddings = _embeddings(settings, target)
         self.encoder = build_encoder(settings, settings.uniform(settings.num_encoder_layers))
@@ -93,7 +94,7 @@ class Transformer(nn.Module):
     def step(self, ids: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """One token a sequence (B,) → logits of the next (B, V). Equals `forward` at that position."""
         self.target_embeddings.check_length(state.position + 1)
-        x = self.target_embeddings.at(ids, torch.full_like(ids, state.position))
+        x = self.target_embeddings.at(ids, torch.full_like(ids, state.position), state.position + 1)
         blocks = []
         for block, before in zip(self._blocks(), state.blocks, strict=True):
             x, past = block.step(x, before, state.mask)

@@ -34,8 +34,10 @@ class Embeddings(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Rows of ids (R,) → rows (R, H)."""
-        self.check_length(batch.layout.max_length)
-        return self.at(batch.ids, batch.layout.row_positions(batch.ids.device), batch.segments)
+        layout = batch.layout
+        self.check_length(layout.max_length)
+        length = layout.width or layout.max_length
+        return self.at(batch.ids, layout.row_positions(batch.ids.device), length, batch.segments)
 
     def check_length(self, longest: int) -> None:
         """UserError where the positions cannot represent so many tokens."""
@@ -46,9 +48,10 @@ class Embeddings(nn.Module):
                 "cut the text, split it into windows, or use positions without a table"
             )
 
-    def at(self, ids: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Tokens `ids` (R,) that stand at `positions` (R,)."""
-        x = self.positions.embed(self.token(ids) * self.scale, ids, positions)
+    def at(self, ids: Tensor, positions: Tensor, length: int, segments: Tensor | None = None) -> Tensor:
+        """Tokens `ids` (R,) that stand at `positions` (R,), all of them below `length`."""
+        x = self.token(ids)
+        x = self.positions.embed(x if self.scale == 1.0 else x * self.scale, ids, positions, length)
         if self.segment is not None:
             x = x + (self.segment.weight[0] if segments is None else self.segment(segments))
         return self.dropout(self.norm(x))

@@ -39,4 +39,7 @@ class PreNorm(AddNorm):
 
 
 class RowBatchNorm(nn.BatchNorm1d):
-    """BatchNorm over rows: statistics come from all tokens of the batch, whatever sentence they stand in."""
+    """BatchNorm over rows: statistics come from all rows of the batch, whatever sentence they stand in.
+
+    In a ragged batch these are the tokens; in a padded one the padding counts too, so in training the layouts differ.
+    """

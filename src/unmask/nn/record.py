@@ -1,7 +1,12 @@
-"""Look inside a model from outside: nothing is threaded through signatures, nothing is left behind."""
+"""Look inside a model from outside: nothing is threaded through signatures, nothing is left behind.
+
+Both context managers use torch's hooks and concern only forward passes of the thread that entered them. A module made
+by `torch.compile` does not run hooks that come later: use them around the model itself.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -84,6 +89,7 @@ class _Watcher:
 
     def __init__(self, record: AttentionRecord) -> None:
         self.record = record
+        self.thread = threading.get_ident()  # passes of other threads are none of our business
         self.pieces: list[tuple[Tensor, Tensor, Tensor]] | None = None  # None while no forward pass is under way
 
     def watch(self, module: MultiHeadAttention) -> list[torch.utils.hooks.RemovableHandle]:
@@ -94,10 +100,11 @@ class _Watcher:
         ]
 
     def begin(self, attention: nn.Module, args: tuple[object, ...]) -> None:
-        self.pieces = []  # those of a pass that failed are gone
+        if threading.get_ident() == self.thread:
+            self.pieces = []  # those of a pass that failed are gone
 
     def collect(self, attend: nn.Module, args: tuple[Tensor, ...]) -> None:
-        if self.pieces is None:
+        if self.pieces is None or threading.get_ident() != self.thread:
             return
         assert isinstance(attend, Attend)
         q, k = args[0].detach(), args[1].detach()
@@ -107,6 +114,8 @@ class _Watcher:
             self.pieces.append((attend.weights(q, k, mask), q, k))
 
     def hand_out(self, attention: nn.Module, args: tuple[object, ...], output: object) -> None:
+        if threading.get_ident() != self.thread:
+            return
         plan, pieces = args[1], self.pieces
         assert isinstance(plan, AttentionPlan)
         assert pieces is not None
@@ -130,7 +139,9 @@ def _keep_output(states: list[Tensor]) -> Callable[[nn.Module, tuple[object, ...
 
 
 def _multiply(gate: Tensor) -> Callable[[nn.Module, tuple[object, ...], Tensor], Tensor]:
+    thread = threading.get_ident()
+
     def multiply(attend: nn.Module, args: tuple[object, ...], output: Tensor) -> Tensor:
-        return output * gate.to(output)[:, None, None]
+        return output * gate.to(output)[:, None, None] if threading.get_ident() == thread else output
 
     return multiply

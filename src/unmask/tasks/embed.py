@@ -16,10 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.data.batching import TOKEN_BUDGET, token_budget_batches
+from unmask.errors import TaskError
 from unmask.models.bert import BertEncoder, device_of
 from unmask.models.sentence import SentenceSettings
 from unmask.nn.batch import Batch
 from unmask.nn.heads import pool
+from unmask.nn.modes import evaluating
 from unmask.text import Tokenizer
 
 #: Texts tokenized and sorted by length together. More would sort better, and keep the first answer waiting.
@@ -38,10 +40,13 @@ def embed(
     token_budget: int = TOKEN_BUDGET,
 ) -> Iterator[Vectors]:
     """Vectors of `texts` in their order, (up to CHUNK, hidden) at a time."""
+    if max_length < 3:
+        raise TaskError(f"the model reads {max_length} tokens at once, which leaves no room between [CLS] and [SEP]")
     texts = iter(texts)
     while chunk := list(islice(texts, CHUNK)):
         windows, owners = _windows(tokenizer, chunk, max_length)
-        pooled = _encode(encoder, windows, settings, token_budget)
+        with evaluating(encoder):
+            pooled = _encode(encoder, windows, settings, token_budget)
         vectors = _join(pooled, owners, [len(window) for window in windows], len(chunk), settings)
         yield vectors.float().cpu().numpy()
 
@@ -56,10 +61,12 @@ def _windows(tokenizer: Tokenizer, texts: list[str], max_length: int) -> tuple[l
             windows.append(ids)
             owners.append(number)
             continue
-        first, content, last = ids[:1], ids[1:-1], ids[-1:]
-        room = max_length - 2
+        before = encoding.special.index(False)
+        after = encoding.special[::-1].index(False)
+        content = ids[before : len(ids) - after]
+        room = max_length - before - after
         for start in range(0, len(content), room):
-            windows.append(first + content[start : start + room] + last)
+            windows.append(ids[:before] + content[start : start + room] + ids[len(ids) - after :])
             owners.append(number)
     return windows, owners
 

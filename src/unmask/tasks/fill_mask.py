@@ -9,6 +9,7 @@ import torch
 from unmask.data.batching import collate
 from unmask.errors import TaskError
 from unmask.models.bert import Bert, device_of
+from unmask.nn.modes import evaluating
 from unmask.text import Tokenizer
 
 
@@ -43,8 +44,10 @@ def fill_mask(model: Bert, tokenizer: Tokenizer, text: str, *, top: int, max_len
         raise TaskError(
             f"the text has {len(encoding)} tokens but the model reads {max_length}; give the part around the mask"
         )
-    encoded = model(collate([encoding]).to(device_of(model)))
-    logits = model.masked_token_logits(encoded.sequence[torch.tensor(places, device=device_of(model))])
+    device = device_of(model)
+    with evaluating(model):
+        encoded = model(collate([encoding]).to(device))
+        logits = model.masked_token_logits(encoded.sequence[torch.tensor(places, device=device)])
     best = logits.float().softmax(-1).topk(min(top, logits.shape[-1]))
     return [
         [

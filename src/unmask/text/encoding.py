@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import tokenizers
 
+from unmask.text.panics import panics_told
+
 Item = TypeVar("Item")
 
 
@@ -99,7 +101,8 @@ class Encoding:
         if self._finder is None:
             return self._source
         wrapped = 1 in self._source.special_tokens_mask
-        return self._finder.encode(self._text, self._pair, add_special_tokens=wrapped)
+        with panics_told():
+            return self._finder.encode(self._text, self._pair, add_special_tokens=wrapped)
 
     def _reach(self, number: int, end: int) -> int:
         """Where the first dropped token of a text starts, or the end of the text if all of it was kept."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import stat
 import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import BinaryIO, Literal, cast, get_args
 
-from unmask.errors import DataError
+from unmask.errors import DataError, SettingsError
 
 TextEncoding = Literal["utf-8", "gb18030"]
 
@@ -32,6 +33,7 @@ def read_lines(path: Path | str, *, encoding: TextEncoding = "utf-8") -> Iterato
 
 def read_lines_at(path: Path | str, *, encoding: TextEncoding = "utf-8") -> Iterator[tuple[str, int]]:
     """As `read_lines`, with the number of bytes of the file that were read so far, to show progress."""
+    check_encoding(encoding)
     name = "standard input" if str(path) == "-" else str(path)
     with _opened(path) as (raw, text):
         number = 0
@@ -48,6 +50,13 @@ def read_lines_at(path: Path | str, *, encoding: TextEncoding = "utf-8") -> Iter
             yield _decoded(line, encoding, name, number), raw.tell() if raw.seekable() else 0
 
 
+def check_encoding(encoding: str) -> TextEncoding:
+    """`encoding`, if text files may be written in it; SettingsError otherwise."""
+    if encoding not in get_args(TextEncoding):
+        raise SettingsError(f"encoding is {' or '.join(get_args(TextEncoding))}, given {encoding!r}")
+    return cast(TextEncoding, encoding)
+
+
 def size_of(path: Path) -> int:
     """The size of a text file in bytes; DataError if there is no such file."""
     _check_file(path)
@@ -62,7 +71,11 @@ def _opened(path: Path | str) -> Iterator[tuple[BinaryIO, BinaryIO]]:
         return
     path = Path(path)
     _check_file(path)
-    with path.open("rb") as raw:
+    try:
+        raw = path.open("rb")
+    except OSError as error:
+        raise DataError(f"cannot be opened ({error.strerror or error})", file=path) from None
+    with raw:
         if path.suffix == ".gz":
             with gzip.GzipFile(fileobj=raw) as text:
                 yield raw, cast(BinaryIO, text)
@@ -71,10 +84,12 @@ def _opened(path: Path | str) -> Iterator[tuple[BinaryIO, BinaryIO]]:
 
 
 def _check_file(path: Path) -> None:
-    if path.is_dir():
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        raise DataError("no such file", file=path) from None
+    if stat.S_ISDIR(mode):
         raise DataError("is a folder; give the text files in it", file=path)
-    if not path.exists():
-        raise DataError("no such file", file=path)
 
 
 def _without_mark(line: bytes, name: str) -> bytes:
@@ -96,7 +111,8 @@ def _decoded(line: bytes, encoding: TextEncoding, name: str, number: int) -> str
     except UnicodeDecodeError as error:
         place = f"byte {error.start + 1} of the line is not {encoding.upper()}"
         hint = (
-            "it looks like GB18030 (or GBK); convert it with: iconv -f GB18030 -t UTF-8"
+            "it looks like GB18030 (or GBK): read it with encoding gb18030 (on the command line: --encoding gb18030), "
+            "or convert it with: iconv -f GB18030 -t UTF-8"
             if encoding == "utf-8" and looks_like_gb18030(line)
             else "save the file as UTF-8, or remove the line"
         )

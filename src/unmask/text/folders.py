@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from os.path import lexists
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from tokenizers import AddedToken, models, normalizers
 
 from unmask.config import read_json
 from unmask.errors import ModelError
+from unmask.storage import atomic_write, disk_trouble
 from unmask.text import facts, pipelines
-from unmask.text.vocabulary import SPECIAL_TOKENS, read_vocab
+from unmask.text.panics import is_ours
+from unmask.text.vocabulary import SPECIAL_TOKENS, read_vocab, surrogate_position
 
 MAX_JSON_BYTES = 256 * 1024 * 1024
 
@@ -48,10 +50,10 @@ def read_folder(folder: Path) -> Found:
     if not folder.is_dir():
         raise ModelError(f"{folder}: no such folder; a tokenizer is a folder with tokenizer.json or vocab.txt")
     config = _read_object(folder / "tokenizer_config.json")
-    if (folder / "tokenizer.json").exists():
+    if lexists(folder / "tokenizer.json"):
         pipeline = _read_pipeline(folder / "tokenizer.json")
         _apply_config(pipeline, config, folder)
-    elif (folder / "vocab.txt").exists():
+    elif lexists(folder / "vocab.txt"):
         pipeline = _from_vocab(folder, config)
     else:
         raise ModelError(f"{folder}: has neither tokenizer.json nor vocab.txt, so there is no tokenizer in it")
@@ -64,7 +66,8 @@ def write_folder(
     folder: Path, pipeline: tokenizers.Tokenizer, names: Mapping[str, str], config: Mapping[str, Any]
 ) -> None:
     """Write tokenizer.json, tokenizer_config.json and, for plain WordPiece, vocab.txt."""
-    folder.mkdir(parents=True, exist_ok=True)
+    with disk_trouble(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     plain = isinstance(pipeline.model, models.WordPiece)
     settings = facts.described(pipeline.normalizer)
     written = {key: settings[name] for key, name in _BERT_SETTINGS.items() if name in settings}
@@ -72,10 +75,11 @@ def write_folder(
     # Only this class reads tokenizer.json as it stands; the others build their own pipeline from the vocabulary.
     written["tokenizer_class"] = config.get("tokenizer_class", "BertTokenizer") if plain else "PreTrainedTokenizerFast"
     if plain and (lines := _vocab_lines(pipeline)) is not None:
-        write_text(folder / "vocab.txt", lines)
+        atomic_write(folder / "vocab.txt", lines.encode())
     config_text = json.dumps({**config, **written}, ensure_ascii=False, indent=2)
-    write_text(folder / "tokenizer_config.json", config_text + "\n")
-    write_text(folder / "tokenizer.json", pipeline.to_str(pretty=True) + "\n")
+    # Half a character (a lone surrogate) has no UTF-8 form; what replaces it is how JSON writes one.
+    atomic_write(folder / "tokenizer_config.json", f"{config_text}\n".encode(errors="backslashreplace"))
+    atomic_write(folder / "tokenizer.json", f"{pipeline.to_str(pretty=True)}\n".encode())
 
 
 def _vocab_lines(pipeline: tokenizers.Tokenizer) -> str | None:
@@ -87,26 +91,15 @@ def _vocab_lines(pipeline: tokenizers.Tokenizer) -> str | None:
     return "".join(f"{token}\n" for token in tokens)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that it is either the old one or the new one, whenever the power goes."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
 def _read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if there is no such file."""
-    if not path.exists():
+    if not lexists(path):  # a link to nothing is a fault, not a file that was left out
         return {}
     content = read_json(path)
     if not isinstance(content, dict):
         raise ModelError(f"{path}: must be a JSON object but is a {type(content).__name__}")
+    if surrogate_position(json.dumps(content, ensure_ascii=False)) is not None:
+        raise ModelError(f"{path}: has half a character in it (a lone surrogate, \\ud800 to \\udfff); remove it")
     return content
 
 
@@ -118,7 +111,8 @@ def _read_pipeline(path: Path) -> tokenizers.Tokenizer:
     except UnicodeDecodeError as error:
         raise ModelError(f"{path}: not UTF-8 ({error.reason})") from None
     except BaseException as error:
-        _pass_on_others(error)
+        if is_ours(error):
+            raise
         raise ModelError(f"{path}: not a tokenizer that can be read ({error}); download the folder again") from None
     tokens, rows = pipeline.get_vocab_size(), facts.vocab_size(pipeline)
     if rows > tokens + facts.MAX_GAPS:
@@ -197,14 +191,9 @@ def _try_out(pipeline: tokenizers.Tokenizer, folder: Path) -> None:
         # Of all scripts and none, so that an unknown word is among them.
         ids = pipeline.encode("a 中 \U0001f600 \ue000", "b").ids
     except BaseException as error:
-        _pass_on_others(error)
+        if is_ours(error):
+            raise
         raise ModelError(f"{folder}: the tokenizer cannot encode text ({error}); download the folder again") from None
     rows = facts.vocab_size(pipeline)
     if max(ids, default=0) >= rows:
         raise ModelError(f"{folder}: the tokenizer wraps text in the id {max(ids)}, but its largest id is {rows - 1}")
-
-
-def _pass_on_others(error: BaseException) -> None:
-    """Raise again what is not the library's: it raises bare exceptions, and panics, which are not even those."""
-    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-        raise error

@@ -11,6 +11,7 @@ import tokenizers
 from unmask.errors import DataError, SettingsError
 from unmask.text import facts, folders, pipelines
 from unmask.text.encoding import Encoding
+from unmask.text.panics import panics_told
 from unmask.text.vocabulary import BERT_NAMES, check_vocab, check_words, read_vocab, surrogate_position
 
 
@@ -51,6 +52,10 @@ class Tokenizer:
         self.cls_id: Final = self._role("cls")
         self.sep_id: Final = self._role("sep")
         self.mask_id: Final = self._role("mask")
+
+    def __repr__(self) -> str:
+        case = "lower-cased" if self.lowercase else "cased"
+        return f"Tokenizer({self.kind}, {self.vocab_size:,} tokens, {case})"
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
@@ -93,7 +98,8 @@ class Tokenizer:
         if pair is not None:
             _check_strings([pair], "pair")
         try:
-            source = self._pipeline.encode(text, pair, add_special_tokens=special_tokens)
+            with panics_told():
+                source = self._pipeline.encode(text, pair, add_special_tokens=special_tokens)
         except TypeError:
             _find_surrogate([text], "text")
             _find_surrogate([pair or ""], "pair")
@@ -125,7 +131,8 @@ class Tokenizer:
         inputs = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
         encode = self._pipeline.encode_batch if offsets else self._pipeline.encode_batch_fast
         try:
-            sources = encode(inputs, add_special_tokens=special_tokens)
+            with panics_told():
+                sources = encode(inputs, add_special_tokens=special_tokens)
         except TypeError:
             _find_surrogate(texts, "text")
             _find_surrogate(pairs or (), "pair")
@@ -139,7 +146,9 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text that ids stand for, up to the spaces and letter case that the vocabulary does not keep."""
-        return self._pipeline.decode([self._checked(id) for id in ids], skip_special_tokens=skip_special_tokens)
+        numbers = [self._checked(id) for id in ids]
+        with panics_told():
+            return self._pipeline.decode(numbers, skip_special_tokens=skip_special_tokens)
 
     def token(self, id: int) -> str:
         """The token with this id."""
@@ -165,7 +174,8 @@ class Tokenizer:
         """Text as it looks after cleaning (and lower-casing, if the tokenizer does that), before it is cut."""
         _find_surrogate([text], "text")
         step = self._pipeline.normalizer
-        return text if step is None else str(step.normalize_str(text))
+        with panics_told():
+            return text if step is None else str(step.normalize_str(text))
 
     def with_tokens(self, words: Sequence[str]) -> Tokenizer:
         """A new tokenizer whose vocabulary has these words too, at the end; the ids of the old ones stay.

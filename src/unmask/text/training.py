@@ -17,7 +17,7 @@ from unmask.text import alphabet, facts, pipelines
 from unmask.text.files import TextEncoding, read_lines_at, size_of
 from unmask.text.pipelines import BYTE_TOKENS, PREFIX, SPACE_MARK, Kind, Style
 from unmask.text.tokenizer import Tokenizer
-from unmask.text.vocabulary import SPECIAL_TOKENS, check_words
+from unmask.text.vocabulary import MAX_TOKENS, SPECIAL_TOKENS, check_words
 
 # Longer lines are handed on in pieces: the library works on many lines at once, and they may be whole books.
 PIECE_LENGTH = 32_768
@@ -27,7 +27,7 @@ class VocabularySettings(Settings):
     """What vocabulary to learn."""
 
     kind: Kind = "wordpiece"
-    size: int = Field(default=30_000, ge=1, le=10_000_000)
+    size: int = Field(default=30_000, ge=1, le=MAX_TOKENS)
     lowercase: bool = True
     strip_accents: bool | None = None
     """Whether accents are removed (wordpiece only); None means as `lowercase`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 
@@ -10,6 +11,7 @@ from unmask.errors import DataError
 
 # The largest published vocabularies have about 500,000 lines and 6 MB; beyond this it is some other file.
 MAX_FILE_BYTES = 64 * 1024 * 1024
+MAX_TOKENS = 1_000_000
 MAX_TOKEN_LENGTH = 1000
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
@@ -31,9 +33,11 @@ def read_vocab(path: Path) -> list[str]:
         # Universal newlines end a line, but not the rarer separators that `str.splitlines` also honours:
         # U+2028 is a token in some published vocabularies.
         with path.open(encoding="utf-8-sig") as lines:
-            tokens = [line.removesuffix("\n") for line in lines]
+            tokens = [line.removesuffix("\n") for line in islice(lines, MAX_TOKENS + 1)]
     except UnicodeDecodeError as error:
         raise DataError(f"not UTF-8 ({error.reason}); save the vocabulary as UTF-8", file=path) from None
+    except OSError as error:
+        raise DataError(f"cannot be read ({error.strerror or error})", file=path) from None
     while tokens and not tokens[-1]:
         tokens.pop()
     check_vocab(tokens, path)
@@ -44,6 +48,8 @@ def check_vocab(tokens: Sequence[str], path: Path | None = None) -> None:
     """DataError if these tokens cannot be the vocabulary of a BERT."""
     if not tokens:
         raise DataError("the vocabulary is empty; it must have one token on each line", file=path)
+    if len(tokens) > MAX_TOKENS:
+        raise DataError(f"more than {MAX_TOKENS:,} tokens; no vocabulary has so many, is it the right file?", file=path)
     first_seen: dict[str, int] = {}
     for line, token in enumerate(tokens, start=1):
         if not isinstance(token, str) or surrogate_position(token) is not None:

@@ -6,9 +6,10 @@ import math
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.nn.positions.base import Positions
+from unmask.nn.table import vector_table
 
 Order = Literal["interleaved", "concatenated"]
 Spacing = Literal["paper", "tensor2tensor"]
@@ -20,9 +21,9 @@ class LearnedPositions(Positions):
     def __init__(self, max_length: int, hidden_size: int) -> None:
         super().__init__()
         self.limit = max_length
-        self.table = nn.Embedding(max_length, hidden_size)
+        self.table = vector_table(max_length, hidden_size)
 
-    def embed(self, x: Tensor, ids: Tensor, positions: Tensor) -> Tensor:
+    def embed(self, x: Tensor, ids: Tensor, positions: Tensor, length: int) -> Tensor:
         """x + P[position]."""
         return x + self.table(positions)
 
@@ -38,13 +39,14 @@ class SinusoidalPositions(Positions):
         # Grown when a longer sequence comes. Not a buffer: it can be computed, so it is never stored or moved.
         self._table = torch.empty(0, hidden_size)
 
-    def embed(self, x: Tensor, ids: Tensor, positions: Tensor) -> Tensor:
+    def embed(self, x: Tensor, ids: Tensor, positions: Tensor, length: int) -> Tensor:
         """x + P[position]."""
-        needed = int(positions.max()) + 1
-        if needed > self._table.shape[0] or self._table.device != x.device:
-            where = torch.arange(self.start, self.start + max(needed, 2 * self._table.shape[0], 64))
-            self._table = sinusoids(where, self.hidden_size, self.order, self.spacing).to(x.device)
-        return x + self._table[positions].to(x.dtype)
+        table = self._table  # one look: another thread may put a shorter one there
+        if length > table.shape[0] or table.device != x.device or table.dtype != x.dtype:
+            where = torch.arange(self.start, self.start + max(length, 2 * table.shape[0], 64))
+            table = sinusoids(where, self.hidden_size, self.order, self.spacing).to(x)
+            self._table = table
+        return x + table[positions]
 
     def extra_repr(self) -> str:
         """Shown when a model is printed."""
@@ -61,7 +63,7 @@ class ComplexPositions(Positions):
 
     def __init__(self, vocab_size: int, hidden_size: int) -> None:
         super().__init__()
-        self.frequencies = nn.Embedding(vocab_size, hidden_size // 2)
+        self.frequencies = vector_table(vocab_size, hidden_size // 2)
 
     def initialise(self, generator: torch.Generator) -> None:
         """Every word starts with the sinusoid's frequencies."""
@@ -69,7 +71,7 @@ class ComplexPositions(Positions):
         with torch.no_grad():
             self.frequencies.weight.copy_(_frequencies(2 * half, "paper").expand_as(self.frequencies.weight))
 
-    def embed(self, x: Tensor, ids: Tensor, positions: Tensor) -> Tensor:
+    def embed(self, x: Tensor, ids: Tensor, positions: Tensor, length: int) -> Tensor:
         """x turned by the word's own frequencies times the position."""
         angle = self.frequencies(ids) * positions[:, None]
         real, imaginary = x.chunk(2, dim=-1)
@@ -78,11 +80,10 @@ class ComplexPositions(Positions):
 
 
 def sinusoids(positions: Tensor, size: int, order: Order = "interleaved", spacing: Spacing = "paper") -> Tensor:
-    """(P,) positions, any sign → (P, size) sines and cosines, computed in double precision."""
-    angle = positions.double()[:, None] * _frequencies(size, spacing).to(positions.device)
+    """(P,) positions on the CPU, any sign → (P, size) sines and cosines, in double precision."""
+    angle = positions.double()[:, None] * _frequencies(size, spacing)
     pair = [angle.sin(), angle.cos()]
-    waves = torch.stack(pair, dim=-1).flatten(1) if order == "interleaved" else torch.cat(pair, dim=-1)
-    return waves.float()
+    return torch.stack(pair, dim=-1).flatten(1) if order == "interleaved" else torch.cat(pair, dim=-1)
 
 
 def _frequencies(size: int, spacing: Spacing) -> Tensor:

@@ -22,8 +22,8 @@ class Positions(nn.Module):
     #: True when `mix` does something, which needs the attention weights themselves.
     mixes = False
 
-    def embed(self, x: Tensor, ids: Tensor, positions: Tensor) -> Tensor:
-        """Embeddings (R, H) of tokens `ids` (R,) that stand at `positions` (R,)."""
+    def embed(self, x: Tensor, ids: Tensor, positions: Tensor, length: int) -> Tensor:
+        """Embeddings (R, H) of tokens `ids` (R,) that stand at `positions` (R,), all of them below `length`."""
         return x
 
     def rotate(self, x: Tensor, first: int) -> Tensor:

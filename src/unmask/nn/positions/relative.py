@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from unmask.nn.positions.absolute import sinusoids
 from unmask.nn.positions.base import Positions, distances
+from unmask.nn.table import vector_table
 
 
 class RotaryPositions(Positions):
@@ -57,7 +58,7 @@ class BucketPositions(Positions):
     def __init__(self, num_heads: int, num_buckets: int, max_distance: int, *, causal: bool) -> None:
         super().__init__()
         self.num_buckets, self.max_distance, self.causal = num_buckets, max_distance, causal
-        self.table = nn.Embedding(num_buckets, num_heads)
+        self.table = vector_table(num_buckets, num_heads)
 
     def bias(self, q: Tensor, k: Tensor, scale: float) -> Tensor | None:
         """The number of the bucket the distance falls in."""
@@ -93,8 +94,8 @@ class ShawPositions(Positions):
     def __init__(self, head_size: int, max_distance: int) -> None:
         super().__init__()
         self.max_distance = max_distance
-        self.keys = nn.Embedding(2 * max_distance + 1, head_size)
-        self.values = nn.Embedding(2 * max_distance + 1, head_size)
+        self.keys = vector_table(2 * max_distance + 1, head_size)
+        self.values = vector_table(2 * max_distance + 1, head_size)
 
     def bias(self, q: Tensor, k: Tensor, scale: float) -> Tensor | None:
         """q · a^K of the distance: the part that the relative keys add to the score."""
@@ -132,8 +133,8 @@ class TransformerXLPositions(Positions):
         """u·k + (q + v)·r: what is missing when q·k is already there."""
         queries, keys = q.shape[2], k.shape[2]
         # Query minus key, every value that occurs: from the last query and first key down to the reverse.
-        reach = torch.arange(keys - 1, -queries, -1, device=q.device)
-        waves = sinusoids(reach, self.hidden_size).to(q.dtype)
+        reach = torch.arange(keys - 1, -queries, -1)
+        waves = sinusoids(reach, self.hidden_size).to(q)  # made on the CPU: not every device has double precision
         relative = self.relative(waves).view(-1, self.num_heads, self.head_size).permute(1, 2, 0)
         by_reach = (q + self.position_bias[:, None]) @ relative  # (B, N, T, reach)
         index = (keys - 1) + distances(queries, keys, q.device)
