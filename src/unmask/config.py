@@ -6,7 +6,7 @@ import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -16,7 +16,23 @@ from unmask.errors import SettingsError
 MAX_JSON_BYTES = 10_000_000
 
 
-class Settings(BaseModel):
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)  # pydantic keeps its name to itself
+
+
+class _Sentences(ModelMetaclass):
+    """Makes a constructor's complaint one sentence, as a file's is."""
+
+    def __call__(cls, *args: object, **fields: object) -> Any:
+        try:
+            return super().__call__(*args, **fields)
+        except ValidationError as error:
+            raise SettingsError(f"{cls.__name__}: {sentence(error)}") from None
+
+
+class Settings(BaseModel, metaclass=_Sentences):
     """Base of every group of settings in the project."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

@@ -88,9 +88,9 @@ def test_replace_makes_a_checked_copy() -> None:
     settings = Outer(hidden_size=3, shape=Square(side=7))
     other = settings.replace(hidden_size=5)
     assert (settings.hidden_size, other.hidden_size, other.shape) == (3, 5, Square(side=7))
-    with pytest.raises(ValidationError, match="less than or equal to 100"):
+    with pytest.raises(SettingsError, match="less than or equal to 100"):
         settings.replace(hidden_size=101)
-    with pytest.raises(ValidationError, match="did you mean hidden_size"):
+    with pytest.raises(SettingsError, match="did you mean hidden_size"):
         settings.replace(hiden_size=5)
 
 

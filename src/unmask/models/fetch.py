@@ -75,11 +75,12 @@ def list_cached() -> list[Cached]:
 
 def home() -> Path:
     """The folder in which fetched packages are kept."""
-    if chosen := os.environ.get("UNMASK_HOME"):
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    chosen = os.environ.get("UNMASK_HOME") or f"{cache}/unmask"
+    try:
         return Path(chosen).expanduser()
-    if cache := os.environ.get("XDG_CACHE_HOME"):
-        return Path(cache).expanduser() / "unmask"
-    return Path("~/.cache/unmask").expanduser()
+    except RuntimeError:  # ~ of nobody
+        raise UserError(f"{chosen}: there is no such home; set UNMASK_HOME to a folder that you may write to") from None
 
 
 def offline() -> bool:
@@ -92,7 +93,7 @@ def _folder(name: str) -> Path:
     """`name` as a path that can be looked at; UserError if no file system could have it."""
     try:
         path = Path(name).expanduser()
-        path.is_dir(), path.exists()
+        path.exists()
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{name[:80]!r} cannot be the name of a model or folder ({reason})") from None

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from unmask.errors import FetchError
+from unmask.errors import FetchError, UserError
 from unmask.models.catalogue import catalogue
 from unmask.models.fetch_progress import Progress, Report
 
@@ -94,7 +94,7 @@ def _snapshot(name: str, report: Report, revision: str | None, *, local: bool) -
         )
         return Path(folder)
     except errors.HFValidationError:
-        raise FetchError(
+        raise UserError(
             f"{name}: neither a folder, nor a name of the catalogue ({', '.join(catalogue())}), nor a possible "
             "repository of the Hub (org/name)"
         ) from None

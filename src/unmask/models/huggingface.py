@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from unmask.config import sentence, shown
-from unmask.errors import ModelError
+from unmask.errors import ModelError, SettingsError
 from unmask.models.settings import (
     BertSettings,
     ClassifySettings,
@@ -121,8 +121,8 @@ def read_config(
             pooler="bert.pooler.dense.weight" in tensors,
             heads=_heads_in(config, tensors, source) if with_heads else (),
         )
-    except ValidationError as error:
-        raise ModelError(f"{source}: {sentence(error)}") from None
+    except SettingsError as error:
+        raise ModelError(f"{source}: {error}") from None
 
 
 def write_config(settings: BertSettings) -> dict[str, Any]:

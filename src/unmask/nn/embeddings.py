@@ -50,7 +50,12 @@ class Embeddings(nn.Module):
 
     def at(self, ids: Tensor, positions: Tensor, length: int, segments: Tensor | None = None) -> Tensor:
         """Tokens `ids` (R,) that stand at `positions` (R,), all of them below `length`."""
-        x = self.token(ids)
+        try:
+            x = self.token(ids)
+        except IndexError:
+            raise UserError(
+                f"a token has the id {int(ids.max())} but the model's vocabulary has {self.token.num_embeddings} tokens"
+            ) from None
         x = self.positions.embed(x if self.scale == 1.0 else x * self.scale, ids, positions, length)
         if self.segment is not None:
             x = x + (self.segment.weight[0] if segments is None else self.segment(segments))
