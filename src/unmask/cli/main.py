@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -31,7 +32,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", metavar="", help="Show the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     pass
@@ -56,6 +57,7 @@ class Stopped(BaseException):
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and leave with its exit code."""
+    os.environ.setdefault("RUST_BACKTRACE", "0")  # where a library panics, our sentence says it
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, _stop)
     sys.exit(run(arguments))

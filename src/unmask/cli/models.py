@@ -7,27 +7,42 @@ from typing import Annotated, Any
 import typer
 
 from unmask.cli import console
+from unmask.errors import UserError
 
 #: What people look for first; the other settings follow in their own order.
 _FIRST = ("model", "num_layers", "hidden_size", "num_heads", "ffn_size", "vocab_size", "max_length", "heads")
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")]
+#: Options that several commands have. A flag takes no value, so none is named.
+Json = Annotated[bool, typer.Option("--json", metavar="", help="One JSON object a line, for programs.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", metavar="", help="Replace what exists.")]
+ModelName = Annotated[str, typer.Option("--model", "-m", metavar="NAME", help="Short name, Hub id, or folder.")]
 
 
 def fetch(
-    name: Annotated[str | None, typer.Argument(help="Short name, Hub id (org/name), or folder.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Short name, Hub id (org/name), or folder.")
+    ] = None,
+    refresh: Annotated[bool, typer.Option("--refresh", metavar="", help="Fetch anew what is here already.")] = False,
     json: Json = False,
 ) -> None:
     """Fetch a model and say where it is; without a name, list what there is."""
-    from unmask.models.catalogue import catalogue
     from unmask.models.fetch import fetch as fetch_model
+
+    if name is None:
+        if refresh:
+            raise UserError("--refresh needs the name of what is to be fetched anew")
+        _list(json)
+        return
+    with console.download_bar() as report:
+        folder = fetch_model(name, progress=report, refresh=refresh)
+    console.print_json({"name": name, "folder": str(folder)}) if json else console.result(str(folder))
+
+
+def _list(json: bool) -> None:
+    """What can be fetched, and what is here."""
+    from unmask.models.catalogue import catalogue
     from unmask.models.fetch import list_cached
 
-    if name is not None:
-        with console.download_bar() as report:
-            folder = fetch_model(name, progress=report)
-        console.print_json({"name": name, "folder": str(folder)}) if json else console.out().print(str(folder))
-        return
     cached = {entry.name: entry for entry in list_cached()}
     rows: list[dict[str, Any]] = [
         {
@@ -58,7 +73,7 @@ def fetch(
 
 
 def info(
-    model: Annotated[str, typer.Argument(help="Short name, Hub id, or folder.")],
+    model: Annotated[str, typer.Argument(metavar="NAME", help="Short name, Hub id, or folder.")],
     json: Json = False,
 ) -> None:
     """Show a model's architecture and its parameters, to the unit."""
@@ -86,9 +101,29 @@ def info(
         return
     console.say(f"{bundle.folder}: {bundle.report}")
     console.print_table(["setting", "value"], _settings_rows(bundle.model.settings.model_dump(mode="json"), bundle))
-    rows = [(part.name, part.stored_as, part.formula, part.tensors, part.parameters) for part in facts.parts]
+    _print_parts(facts)
+
+
+def _print_parts(facts: Any) -> None:
+    """The parameter table; on a narrow screen without the columns that can be done without."""
     columns = ["part", "stored as", "shapes", "tensors", "parameters"]
-    console.print_table(columns, [*rows, ("total", "", "", sum(part.tensors for part in facts.parts), facts.total)])
+    rows = [(part.name, part.stored_as, part.formula, part.tensors, part.parameters) for part in facts.parts]
+    total = ("total", "", "", sum(part.tensors for part in facts.parts), facts.total)
+    if console.fits(columns, rows):
+        console.print_table(columns, [*rows, total])
+        return
+    short: list[tuple[object, ...]] = []
+    heading = ""
+    for name, _, formula, _, parameters in rows:
+        group, star, rest = name.partition("*.")
+        if star and group != heading:
+            short.append((f"{group}*", "", ""))
+        heading = group if star else ""
+        short.append((f"  .{rest}" if star else name, formula, parameters))
+    console.print_table(["part", "shapes", "parameters"], [*short, ("total", "", facts.total)])
+    console.say(
+        "A wider terminal or --json also shows the name of each part in the folder and how many tensors it has."
+    )
 
 
 def _settings_rows(settings: dict[str, Any], bundle: Any) -> list[tuple[str, str]]:

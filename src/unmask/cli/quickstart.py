@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from unmask.cli import console
+from unmask.cli.models import ModelName
 
 SENTENCES = (
     "A man is playing a guitar on a crowded street.",
@@ -25,13 +26,15 @@ SENTENCES = (
 
 
 def quickstart(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures.")] = Path("out"),
-    model: Annotated[str, typer.Option("--model", "-m", help="Short name, Hub id, or folder.")] = "minilm",
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the pictures.")] = Path("out"),
+    model: ModelName = "minilm",
 ) -> None:
     """Fetch a real pre-trained BERT and show it at work: vectors, nearest sentences, attention."""
+    console.new_folder_path(out, overwrite=True)
     from unmask.bundle import load
     from unmask.explain.attention import attention_map, write_html, write_png
     from unmask.models.bert import num_parameters
+    from unmask.storage import disk_trouble
 
     console.say(f"1. Fetching {model} (once; afterwards it works offline)")
     with console.download_bar() as report:
@@ -51,13 +54,14 @@ def quickstart(
     console.print_table(["sentence", "its nearest neighbour", "cosine"], rows)
 
     console.say("3. Looking inside: who looks at whom")
-    out.mkdir(parents=True, exist_ok=True)
+    with disk_trouble(out):
+        out.mkdir(parents=True, exist_ok=True)
     text = SENTENCES[4]
     found = attention_map(bundle, text)
     write_html(found, out / "attention.html", f"Attention: {text}")
     write_png(found, out / "attention.png", layer=0, head=0)
-    console.out().print(f"{out / 'attention.html'}  every layer and head, in your browser")
-    console.out().print(f"{out / 'attention.png'}   one head as a picture")
+    console.result(f"{out / 'attention.html'}  every layer and head, in your browser")
+    console.result(f"{out / 'attention.png'}   one head as a picture")
     console.say(
         "Next: unmask info minilm   ·   unmask tokenize 'your text'   ·   unmask embed --file yours.txt --out yours.npy"
     )
