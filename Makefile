@@ -36,6 +36,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/tokenizer.py
 	$(BIN)/python benchmarks/encoder.py
 	$(BIN)/python benchmarks/attention_groups.py
+	$(BIN)/python benchmarks/corpus.py
 
 clean:
 	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

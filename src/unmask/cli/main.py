@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from unmask import __version__
-from unmask.cli import console, models, quickstart, text, use
+from unmask.cli import console, corpus, models, quickstart, text, use
 from unmask.errors import UnmaskError
 
 app = typer.Typer(
@@ -45,6 +45,7 @@ app.command("embed")(use.embed)
 app.command("fill-mask")(use.fill_mask)
 app.command("quickstart")(quickstart.quickstart)
 app.add_typer(text.tokenizer, name="tokenizer")
+app.add_typer(corpus.corpus, name="corpus")
 
 
 class Stopped(BaseException):

@@ -16,21 +16,26 @@ _ACRONYM = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]\Z")
 # Longer than any abbreviation: how far back the word before a full stop is looked for.
 _REACH = 40
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 #: After these a full stop does not end the sentence, whatever follows. Case tells "Art. 5" from "works of art."
-_NEVER = frozenset(
+_NEVER = _words(
     "Mr Mrs Ms Mx Dr Prof Rev Fr Sr Jr St Gen Col Lt Sgt Capt Cmdr Adm Maj Gov Sen Rep Hon Pres Supt Messrs Mme Mlle "
-    "Mt Ft vs viz cf e.g i.e eg ie ca approx fig figs Fig Figs Eq Eqs Sec Ch Vol vol Vols Ed Eds ed eds pp Art".split()
+    "Mt Ft vs viz cf e.g i.e eg ie ca approx fig figs Fig Figs Eq Eqs Sec Ch Vol vol Vols Ed Eds ed eds pp Art"
 )
 #: After these it ends the sentence only if the next word often begins one.
-_SELDOM = frozenset(
+_SELDOM = _words(
     "Inc Ltd Co Corp Bros LLC PLC Dept Univ Assn Est Ave Blvd Rd etc al Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct "
-    "Nov Dec Mon Tue Tues Wed Thu Thur Thurs Fri Sat Sun Ph.D".split()
+    "Nov Dec Mon Tue Tues Wed Thu Thur Thurs Fri Sat Sun Ph.D"
 )
-_NUMBERED = frozenset("No Nos no nos p".split())
-_BEGINNERS = frozenset(
+_NUMBERED = _words("No Nos no nos p")
+_BEGINNERS = _words(
     "the a an this that these those it its he she they we you i his her their our my your there here in on at by for "
     "from with after before when while if as but and or so yet however although because since during what who how "
-    "why where which some many most all no not one two let then thus meanwhile".split()
+    "why where which some many most all no not one two let then thus meanwhile"
 )
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.config import read_json
-from unmask.data.corpus_words import join_chinese_words
+from unmask.data.corpus.words import join_chinese_words
 from unmask.text.encoding import Encoding
 from unmask.text.scripts import is_han
 from unmask.text.tokenizer import Tokenizer
@@ -32,8 +32,8 @@ Flags = NDArray[np.bool_]
 # and what happens inside a piece is the tokenizer's affair.
 _UNSEEN, _PIECE, _ALONE, _SPACE = range(4)
 _SPACES = " \t\n\r\u3000\xa0"
-# The memory of words is emptied when it has grown to this; it holds the frequent ones again soon after.
-_MAX_WORDS = 200_000
+# A new memory of words is begun when it has grown to this; it holds the frequent ones again soon after.
+_MAX_WORDS = 100_000
 _MAX_LETTERS = 4_000_000
 # Encodings with offsets are large, so the slow way takes few characters at a time.
 _SLOW_CHARACTERS = 1 << 16
@@ -121,7 +121,7 @@ class _Table:
         self._splits_chinese = plan["normalizer"].get("handle_chinese_chars") is True
         self._kinds = np.zeros(0x110000, dtype=np.uint8)
         self._ids = np.zeros(0x110000, dtype=np.int64)
-        self._forget()
+        self._memory = _Memory(tokenizer)
 
     def encode(self, text: str, sentences: Sequence[str]) -> Tokens:
         """The tokens of `text`, which is the sentences joined by line ends."""
@@ -135,16 +135,18 @@ class _Table:
         edges = np.diff(in_piece)
         pieces, piece_ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
         alone = np.flatnonzero(kinds == _ALONE)
-        numbers = self._numbers(text, pieces, piece_ends)
+        if self._memory.is_full:
+            self._memory = _Memory(self._tokenizer)
+        numbers = self._memory.numbers(text, pieces, piece_ends)
         # Units, pieces and characters alone, in the order of the text.
         units = np.concatenate([alone, pieces])
-        counts = np.concatenate([np.ones(len(alone), dtype=np.int64), self._counts[numbers]])
+        counts = np.concatenate([np.ones(len(alone), dtype=np.int64), self._memory.counts[numbers]])
         order = np.argsort(units, kind="stable")
         ends = np.cumsum(counts[order])
         first = np.empty(len(units), dtype=np.int64)  # where each unit's tokens go
         first[order] = ends - counts[order]
         tokens = self._assemble(codes, alone, first[: len(alone)], int(ends[-1]) if len(ends) else 0)
-        self._insert(tokens, pieces, first[len(alone) :], numbers)
+        self._memory.insert(tokens, pieces, first[len(alone) :], numbers)
         sizes = _ints(len(sentence) + 1 for sentence in sentences)
         before = np.searchsorted(units[order], np.cumsum(sizes))  # units before the end of each sentence
         reached = np.concatenate([[0], ends])[before]
@@ -158,52 +160,6 @@ class _Table:
         starts[places] = alone
         ends[places] = alone + 1
         return Tokens(ids, begins, starts, ends, np.empty(0, dtype=np.int64))
-
-    def _insert(self, tokens: Tokens, pieces: Ints, places: Ints, numbers: Ints) -> None:
-        """Put the tokens of the pieces into their places."""
-        counts = self._counts[numbers]
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        source = np.repeat(self._firsts[numbers], counts) + within
-        target = np.repeat(places, counts) + within
-        shift = np.repeat(pieces, counts)
-        tokens.ids[target] = self._memory.ids[source]
-        tokens.begins_word[target] = self._memory.begins_word[source]
-        tokens.starts[target] = self._memory.starts[source] + shift
-        tokens.ends[target] = self._memory.ends[source] + shift
-
-    def _numbers(self, text: str, pieces: Ints, piece_ends: Ints) -> Ints:
-        """The number of each piece in the memory, where new ones are put first."""
-        if len(self._known) > _MAX_WORDS or self._letters > _MAX_LETTERS:
-            self._forget()
-        words = [text[start:end] for start, end in zip(pieces.tolist(), piece_ends.tolist(), strict=True)]
-        new = [word for word in dict.fromkeys(words) if word not in self._known]
-        if new:
-            self._remember(new)
-        return _ints(map(self._known.__getitem__, words))
-
-    def _remember(self, words: list[str]) -> None:
-        found = encode_slowly(self._tokenizer, words)
-        sizes = _ints(len(word) + 1 for word in words)
-        shift = np.repeat(np.cumsum(sizes) - sizes, found.lengths)
-        old = self._memory
-        self._firsts = np.concatenate([self._firsts, len(old.ids) + np.cumsum(found.lengths) - found.lengths])
-        self._counts = np.concatenate([self._counts, found.lengths])
-        self._memory = Tokens(
-            np.concatenate([old.ids, found.ids]),
-            np.concatenate([old.begins_word, found.begins_word]),
-            np.concatenate([old.starts, found.starts - shift]),
-            np.concatenate([old.ends, found.ends - shift]),
-            old.lengths,
-        )
-        self._letters += int(sizes.sum())
-        self._known.update(zip(words, itertools.count(len(self._known))))
-
-    def _forget(self) -> None:
-        nothing = np.empty(0, dtype=np.int64)
-        self._known: dict[str, int] = {}
-        self._letters = 0
-        self._firsts, self._counts = nothing, nothing
-        self._memory = Tokens(nothing, np.empty(0, dtype=np.bool_), nothing, nothing, nothing)
 
     def _learn(self, codes: list[int]) -> None:
         """Find out what characters are that were not seen before."""
@@ -224,6 +180,60 @@ class _Table:
         if is_han(character):
             return self._splits_chinese
         return unicodedata.category(character).startswith("P") or character in string.punctuation
+
+
+class _Memory:
+    """The tokens of pieces that were met before, end to end."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[str, int] = {}
+        self._letters = 0
+        nothing = np.empty(0, dtype=np.int64)
+        self._firsts, self.counts = nothing, nothing
+        self._tokens = Tokens(nothing, np.empty(0, dtype=np.bool_), nothing, nothing, nothing)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to begin a new one."""
+        return len(self._known) > _MAX_WORDS or self._letters > _MAX_LETTERS
+
+    def numbers(self, text: str, pieces: Ints, piece_ends: Ints) -> Ints:
+        """The number of each piece here, where new ones are put first."""
+        words = [text[start:end] for start, end in zip(pieces.tolist(), piece_ends.tolist(), strict=True)]
+        new = [word for word in dict.fromkeys(words) if word not in self._known]
+        if new:
+            self._add(new)
+        return _ints(map(self._known.__getitem__, words))
+
+    def insert(self, tokens: Tokens, pieces: Ints, places: Ints, numbers: Ints) -> None:
+        """Put the tokens of pieces into their places."""
+        counts = self.counts[numbers]
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        source = np.repeat(self._firsts[numbers], counts) + within
+        target = np.repeat(places, counts) + within
+        shift = np.repeat(pieces, counts)
+        tokens.ids[target] = self._tokens.ids[source]
+        tokens.begins_word[target] = self._tokens.begins_word[source]
+        tokens.starts[target] = self._tokens.starts[source] + shift
+        tokens.ends[target] = self._tokens.ends[source] + shift
+
+    def _add(self, words: list[str]) -> None:
+        found = encode_slowly(self._tokenizer, words)
+        sizes = _ints(len(word) + 1 for word in words)
+        shift = np.repeat(np.cumsum(sizes) - sizes, found.lengths)
+        old = self._tokens
+        self._firsts = np.concatenate([self._firsts, len(old.ids) + np.cumsum(found.lengths) - found.lengths])
+        self.counts = np.concatenate([self.counts, found.lengths])
+        self._tokens = Tokens(
+            np.concatenate([old.ids, found.ids]),
+            np.concatenate([old.begins_word, found.begins_word]),
+            np.concatenate([old.starts, found.starts - shift]),
+            np.concatenate([old.ends, found.ends - shift]),
+            old.lengths,
+        )
+        self._letters += int(sizes.sum())
+        self._known.update(zip(words, itertools.count(len(self._known))))
 
 
 def _ints(values: Iterable[int]) -> Ints:

@@ -70,5 +70,6 @@ def _marks(text: str, sentences: Sequence[str]) -> NDArray[np.bool_] | None:
 def _is_chinese() -> NDArray[np.bool_]:
     """For every code point whether BERT calls it Chinese."""
     table = np.zeros(0x110000, dtype=np.bool_)
-    table[[match.start() for match in HAN.finditer("".join(map(chr, range(0x110000))))]] = True
+    everything = np.arange(len(table), dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
+    table[[match.start() for match in HAN.finditer(everything)]] = True
     return table
