@@ -30,13 +30,13 @@ def data_folder() -> Path:
     return Path(folder)
 
 
-def mixed_length_texts(count: int = 128, seed: int = 0) -> list[str]:
-    """Captions joined so that lengths spread as in real traffic (log-normal): many short, a few near 300 tokens."""
+def mixed_length_texts(count: int = 128, spread: float = 0.95, seed: int = 0) -> list[str]:
+    """Captions joined so that lengths spread as in real traffic (log-normal): many short, a few long."""
     captions = (data_folder() / "multi30k_en-de" / "train.en").read_text(encoding="utf-8").splitlines()
     draw = random.Random(seed)
     texts, place = [], 0
     for _ in range(count):
-        joined = max(1, min(round(draw.lognormvariate(0.55, 0.95)), 20))
+        joined = max(1, min(round(draw.lognormvariate(0.55, spread)), 20))
         texts.append(" ".join(captions[place : place + joined]))
         place += joined
     return texts

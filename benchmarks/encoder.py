@@ -22,7 +22,9 @@ def main() -> None:
     options = common.arguments(__doc__ or "")
     options.add_argument("--model", default="minilm")
     options.add_argument("--budgets", type=int, nargs="*", default=[2048], help="token budgets of ours to try")
+    options.add_argument("--spread", type=float, default=0.95, help="how much lengths differ: sigma of a log-normal")
     chosen = options.parse_args()
+    texts = common.mixed_length_texts(spread=chosen.spread)
     torch.set_num_threads(chosen.threads)
     import transformers
 
@@ -31,7 +33,6 @@ def main() -> None:
 
     bert = unmask.load(chosen.model)
     theirs = transformers.AutoModel.from_pretrained(bert.folder, dtype=torch.float32, attn_implementation="sdpa").eval()
-    texts = common.mixed_length_texts()
     encodings = bert.tokenizer.encode_batch(texts)
     lengths = [len(encoding) for encoding in encodings]
     by_length = sorted(range(len(texts)), key=lengths.__getitem__)
