@@ -313,6 +313,12 @@ def huge_numbers(folder: Path) -> None:
     save_file(wide, folder / "model.safetensors")
 
 
+def whole_numbers(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["bert.encoder.layer.1.output.dense.weight"] = torch.ones(20, 23, dtype=torch.int64)
+    save_file(tensors, folder / "model.safetensors")
+
+
 def two_names_for_one(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     tensors["embeddings.word_embeddings.weight"] = tensors["bert.embeddings.word_embeddings.weight"] * 0
@@ -350,6 +356,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a newer format": (lambda f: own_block(f, format=FORMAT + 1), "newer unmask"),
     "a damaged block": (lambda f: edit_config(f, unmask=[1]), "damaged"),
     "numbers beyond the type": (huge_numbers, "beyond what"),
+    "whole numbers for weights": (whole_numbers, "torch.int64"),
     "two names for one tensor": (two_names_for_one, "two names for one"),
     "a pipe": (a_pipe, "config.json"),
     "a number of 5,000 digits": (

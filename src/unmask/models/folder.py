@@ -232,6 +232,8 @@ def _with_heads(settings: BertSettings, heads: Sequence[HeadSettings]) -> BertSe
 
 def _as_type(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
     """A tensor in the model's type; one that does not fit it becomes infinite, which must not pass."""
+    if not tensor.is_floating_point():
+        raise ModelError(f"{name} holds {tensor.dtype} where weights are expected; the file belongs to something else")
     cast = tensor.to(dtype)
     if torch.finfo(tensor.dtype).max > torch.finfo(dtype).max and not torch.isfinite(cast).all():
         raise ModelError(f"{name} holds numbers beyond what {dtype} can hold")

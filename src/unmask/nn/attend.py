@@ -2,8 +2,8 @@
 
 Both compute softmax(score(q, k) + bias) v over the keys a mask allows. The reference follows the formula and can
 hand out the weights; the fast one uses torch's fused kernel where the score is a product, and the formula where
-it is not. They agree in train and eval mode, dropout included. torch's kernel has
-no second derivative; the reference backend has.
+it is not. They agree in train and eval mode, dropout included. torch's kernel has no second derivative; the reference
+backend has.
 """
 
 from __future__ import annotations
