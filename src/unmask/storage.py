@@ -65,8 +65,7 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
                     sync(Path(folder) / file)
                 sync(Path(folder))
             _check_free(path, overwrite=overwrite)  # another may have finished meanwhile
-            _put_in_place(draft, path)
-            sync(path.parent)
+            put_in_place(draft, path)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -89,11 +88,15 @@ def _check_free(path: Path, *, overwrite: bool) -> None:
         raise UserError(f"{path}: exists already; choose another name or allow it to be overwritten")
 
 
-def _put_in_place(draft: Path, path: Path) -> None:
+def put_in_place(draft: Path, path: Path) -> None:
+    """Make a finished draft folder appear at `path`; what it replaces must be like it, and goes only afterwards."""
     if not path.exists():
         draft.rename(path)
+        sync(path.parent)
         return
-    before, after = ({entry.name for entry in folder.iterdir()} for folder in (path, draft))
+    before, after = (
+        {entry.name for entry in folder.iterdir()} if folder.is_dir() else set() for folder in (path, draft)
+    )
     if before and not before & after:
         raise UserError(
             f"{path}: holds other things ({sorted(before)[0]}, …) and is not overwritten; choose another name"
@@ -105,7 +108,11 @@ def _put_in_place(draft: Path, path: Path) -> None:
     except BaseException:
         old.rename(path)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    sync(path.parent)
+    if old.is_dir():
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        old.unlink()
 
 
 def sync(path: Path) -> None:

