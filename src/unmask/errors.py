@@ -8,6 +8,8 @@
     │   └── TaskError        the model at hand cannot do what was asked
     └── FetchError           the outside world did not deliver (network, registry, disk)
 
+`Stopped` stands beside the tree: nothing is wrong, but a signal asked to end.
+
 Anything else that escapes is our own fault and keeps its traceback. A message says what was wrong, what was
 given, what is allowed and what to do. The command line and (later) HTTP say the same sentence.
 """
@@ -53,3 +55,11 @@ class TaskError(UserError):
 
 class FetchError(UnmaskError):
     """The outside world did not deliver."""
+
+
+class Stopped(BaseException):
+    """Ctrl-C or SIGTERM. Not KeyboardInterrupt, which the command-line library would turn into exit code 1."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.exit_code = 128 + signum

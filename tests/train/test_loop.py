@@ -14,8 +14,10 @@ import torch
 
 from unmask.errors import FetchError, ModelError
 from unmask.train.checkpoint import newest_checkpoint
-from unmask.train.loop import backward, fit
+from unmask.train.loop import fit
 from unmask.train.optimizer import OptimizerSettings
+from unmask.train.progress import Listener, Progress
+from unmask.train.step import backward
 
 TOY = Path(__file__).with_name("toy.py")
 spec = importlib.util.spec_from_file_location("toy", TOY)
@@ -74,19 +76,20 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     class PowerCut(Exception):
         pass
 
-    def stop_at(update: int):
-        def stop(progress: object) -> None:
-            if progress.update == update:
-                raise PowerCut
+    class StopAt(Listener):
+        def __init__(self, last: int) -> None:
+            self.last = last
 
-        return stop
+        def update(self, progress: Progress) -> None:
+            if progress.update == self.last:
+                raise PowerCut
 
     for stops in ([7], [5, 6, 17], [1, 2, 3]):
         run = tmp_path / "-".join(map(str, stops))
         for update in stops:
             torch.manual_seed(update)  # whatever the generator was before must not matter
             with pytest.raises(PowerCut):
-                fit(toy.model(), toy.GuessMasks(), toy.Sentences(), toy.settings(23), run, stop_at(update))
+                fit(toy.model(), toy.GuessMasks(), toy.Sentences(), toy.settings(23), run, None, StopAt(update))
         train(run)
         assert digest(run) == digest(tmp_path / "whole")
 
@@ -133,7 +136,11 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         "checkpoint-20",
         "checkpoint-23",
+        "environment.json",
+        "loss.png",
         "metrics.jsonl",
+        "tensorboard",
+        "times.jsonl",
     ]
 
 

@@ -16,9 +16,10 @@ from unmask.models.init import build_model
 from unmask.models.settings import BertSettings, MaskedTokenSettings
 from unmask.nn.batch import Batch
 from unmask.nn.settings import DropoutSettings
-from unmask.train.loop import TrainSettings, fit
+from unmask.train.loop import fit
 from unmask.train.optimizer import OptimizerSettings
 from unmask.train.schedule import ScheduleSettings
+from unmask.train.settings import TrainSettings
 
 VOCAB, MASK = 29, 4
 
@@ -26,6 +27,10 @@ VOCAB, MASK = 29, 4
 class MaskedBatch:
     def __init__(self, batch: Batch, rows: Tensor, targets: Tensor) -> None:
         self.batch, self.rows, self.targets = batch, rows, targets
+
+    @property
+    def num_tokens(self) -> int:
+        return self.batch.layout.num_tokens
 
     def to(self, device: torch.device) -> MaskedBatch:
         return MaskedBatch(self.batch.to(device), self.rows.to(device), self.targets.to(device))

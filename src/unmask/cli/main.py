@@ -12,7 +12,7 @@ import typer
 
 from unmask import __version__
 from unmask.cli import console, corpus, models, quickstart, text, use
-from unmask.errors import UnmaskError
+from unmask.errors import Stopped, UnmaskError
 
 app = typer.Typer(
     name="unmask",
@@ -46,14 +46,6 @@ app.command("fill-mask")(use.fill_mask)
 app.command("quickstart")(quickstart.quickstart)
 app.add_typer(text.tokenizer, name="tokenizer")
 app.add_typer(corpus.corpus, name="corpus")
-
-
-class Stopped(BaseException):
-    """Ctrl-C or SIGTERM. Not KeyboardInterrupt, which the command-line library would turn into exit code 1."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signum)
-        self.exit_code = 128 + signum
 
 
 def main(arguments: list[str] | None = None) -> None:

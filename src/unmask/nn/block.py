@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, noop_context_fn
 
 from unmask.nn.attention import KeyValues, MultiHeadAttention
 from unmask.nn.masks import Mask
@@ -111,11 +114,12 @@ class EncoderStack(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
+        self.recompute = False  # compute activations again in the backward pass instead of keeping them
 
     def forward(self, x: Tensor, plan: AttentionPlan) -> Tensor:
         """Rows (R, H) → rows (R, H)."""
         for block in self.blocks:
-            x = block(x, plan)
+            x = _run(block, self.recompute, x, plan)
         return self.norm(x)
 
 
@@ -126,9 +130,36 @@ class DecoderStack(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
+        self.recompute = False  # compute activations again in the backward pass instead of keeping them
 
     def forward(self, x: Tensor, plan: AttentionPlan, memory: Tensor, cross: AttentionPlan) -> Tensor:
         """Target rows (R, H) and the encoder's rows → target rows."""
         for block in self.blocks:
-            x = block(x, plan, memory, cross)
+            x = _run(block, self.recompute, x, plan, memory, cross)
         return self.norm(x)
+
+
+def _run(block: nn.Module, recompute: bool, *inputs: Tensor | AttentionPlan) -> Tensor:
+    """What a block says; with `recompute`, only its inputs are kept for the backward pass."""
+    if not (recompute and block.training and torch.is_grad_enabled()):
+        return block(*inputs)
+    norms = [module for module in block.modules() if isinstance(module, nn.BatchNorm1d)]
+    contexts = (lambda: (nullcontext(), _SameStatistics(norms))) if norms else noop_context_fn
+    return checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=True, context_fn=contexts)
+
+
+class _SameStatistics(AbstractContextManager[None]):
+    """BatchNorm counts each batch once, though it sees it twice."""
+
+    def __init__(self, norms: Sequence[nn.BatchNorm1d]) -> None:
+        self.norms = norms
+        self.before: list[Tensor] = []
+
+    def __enter__(self) -> None:
+        self.before = [buffer.clone() for norm in self.norms for buffer in norm.buffers()]
+
+    def __exit__(self, *error: object) -> None:
+        buffers = (buffer for norm in self.norms for buffer in norm.buffers())
+        for buffer, before in zip(buffers, self.before, strict=True):
+            # Through `data`: the backward pass under way must not take this for a change of what it needs.
+            buffer.data.copy_(before)

@@ -1,6 +1,7 @@
 """All that a run needs to go on as if it had never stopped, as safetensors and JSON: no pickle.
 
-A checkpoint is a folder `checkpoint-N` that appears complete or not at all; N is the number of updates done.
+A checkpoint is a folder `checkpoint-N` that appears complete or not at all; N is the number of updates done. Tensors
+are whole in it, so that a run can go on with another number of processes.
 """
 
 from __future__ import annotations
@@ -20,21 +21,29 @@ from torch import Tensor, nn
 from unmask.config import Settings
 from unmask.errors import ModelError
 from unmask.models.assign import named_tensors
-from unmask.models.weights import read_weights
+from unmask.models.weights import WeightFolder, read_weights
 from unmask.models.weights_write import write_weights
 from unmask.storage import atomic_write, new_folder
+from unmask.train.average import Average
 from unmask.train.optimizer import optimizer_tensors, restore_optimizer
+from unmask.train.precision import restore_scaler, scaler_state
+from unmask.train.world import World, part_like, whole
 
 FORMAT = 1
+BEST = "best"
 
 
 class Position(Settings):
     """How far a run is."""
 
     format: Annotated[int, Field(ge=1)] = FORMAT
-    updates: Annotated[int, Field(ge=0)]
-    micro_batches: Annotated[int, Field(ge=0)]
-    cuda_devices: Annotated[int, Field(ge=0)] = 0
+    updates: Annotated[int, Field(ge=0)] = 0
+    micro_batches: Annotated[int, Field(ge=0)] = 0
+    best: float | None = None  # the best score so far
+    best_update: int | None = None
+    stale: Annotated[int, Field(ge=0)] = 0  # evaluations since then
+    stopped: bool = False  # early, because it got no better
+    scaler: dict[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -43,48 +52,51 @@ class Trained:
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    average: Average | None = None
 
 
-def write_checkpoint(run: Path, trained: Trained, position: Position) -> Path:
+def write_checkpoint(run: Path, trained: Trained, position: Position, world: World = World()) -> None:
     """Write `checkpoint-N` into a run folder; Ctrl-C, a crash or a full disk leave the earlier ones as they were."""
-    tensors = {f"model.{name}": tensor for name, tensor in named_tensors(trained.model).items()}
+    tensors = {f"model.{name}": whole(tensor) for name, tensor in named_tensors(trained.model).items()}
     memory = optimizer_tensors(trained.model, trained.optimizer)
-    tensors |= {f"optimizer.{name}": tensor for name, tensor in memory.items()}
+    tensors |= {f"optimizer.{name}": whole(tensor) for name, tensor in memory.items()}
+    if trained.average is not None:
+        tensors |= {f"average.{name}": whole(tensor) for name, tensor in trained.average.tensors().items()}
     tensors |= _random_state()
-    target = run / f"checkpoint-{position.updates}"
-    with new_folder(target, overwrite=True) as draft:
-        write_weights(draft, tensors)
-        atomic_write(draft / "position.json", (json.dumps(position.model_dump(mode="json")) + "\n").encode())
-    return target
+    position = position.replace(scaler=scaler_state(trained.scaler))
+    _write(run / f"checkpoint-{position.updates}", tensors, position, world)
+
+
+def write_best(run: Path, model: nn.Module, position: Position, world: World = World()) -> None:
+    """Write the weights, as they are now, as the best ones so far."""
+    tensors = {f"model.{name}": whole(tensor) for name, tensor in named_tensors(model).items()}
+    _write(run / BEST, tensors, position, world)
 
 
 def read_checkpoint(folder: Path, trained: Trained) -> Position:
     """Put a model, its optimizer and the random generators back to where they were."""
-    position = Position.read(folder / "position.json")
-    if position.format > FORMAT:
-        raise ModelError(f"{folder}: written in format {position.format} by a newer unmask; this reads up to {FORMAT}")
+    position = _read_position(folder)
     with read_weights(folder) as weights:
-        own = named_tensors(trained.model)
-        stored = {name.removeprefix("model.") for name in weights.shapes if name.startswith("model.")}
-        if stored != set(own):
-            different = sorted(stored ^ set(own))
-            raise ModelError(f"{folder}: belongs to another model; {len(different)} tensors differ, as {different[0]}")
-        with torch.no_grad():
-            for name, tensor in own.items():
-                found = weights.tensor(f"model.{name}")
-                if found.shape != tensor.shape:
-                    raise ModelError(
-                        f"{folder}: {name} has shape {tuple(found.shape)} but the model's is {tuple(tensor.shape)}"
-                    )
-                tensor.copy_(found)
-        memory = {
-            name.removeprefix("optimizer."): weights.tensor(name)
-            for name in weights.shapes
-            if name.startswith("optimizer.")
-        }
-        restore_optimizer(trained.model, trained.optimizer, memory)
-        _restore_random_state({name: weights.tensor(name) for name in weights.shapes if name.startswith("random.")})
+        _read_model(folder, weights, trained.model)
+        restore_optimizer(trained.model, trained.optimizer, _under(weights, "optimizer."))
+        if trained.average is not None:
+            # A run that had none so far begins its average here.
+            trained.average.restore(_under(weights, "average.") or Average(trained.model, 0.0).tensors())
+        _restore_random_state(_under(weights, "random."))
+    restore_scaler(trained.scaler, position.scaler)
     return position
+
+
+def read_best(run: Path, model: nn.Module) -> bool:
+    """Give a model the best weights of its run; False if none were kept."""
+    folder = run / BEST
+    if not (folder / "position.json").is_file():
+        return False
+    _read_position(folder)
+    with read_weights(folder) as weights:
+        _read_model(folder, weights, model)
+    return True
 
 
 def newest_checkpoint(run: Path) -> Path | None:
@@ -94,10 +106,48 @@ def newest_checkpoint(run: Path) -> Path | None:
 
 
 def drop_old_checkpoints(run: Path, keep: int) -> None:
-    """Remove all but the newest `keep`."""
+    """Remove all but the newest `keep`, and drafts that a killed process left behind."""
     found = _numbered(run)
     for number in sorted(found)[:-keep]:
         shutil.rmtree(found[number])
+    for draft in run.glob(".checkpoint-*"):
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _write(target: Path, tensors: Mapping[str, Tensor], position: Position, world: World) -> None:
+    """Written by the first process; the others wait, so that none runs on from what is not there."""
+    if world.is_first:
+        with new_folder(target, overwrite=True) as draft:
+            write_weights(draft, tensors)
+            atomic_write(draft / "position.json", (json.dumps(position.model_dump(mode="json")) + "\n").encode())
+    world.wait()
+
+
+def _read_position(folder: Path) -> Position:
+    position = Position.read(folder / "position.json")
+    if position.format > FORMAT:
+        raise ModelError(f"{folder}: written in format {position.format} by a newer unmask; this reads up to {FORMAT}")
+    return position
+
+
+def _read_model(folder: Path, weights: WeightFolder, model: nn.Module) -> None:
+    own = named_tensors(model)
+    stored = {name.removeprefix("model.") for name in weights.shapes if name.startswith("model.")}
+    if stored != set(own):
+        different = sorted(stored ^ set(own))
+        raise ModelError(f"{folder}: belongs to another model; {len(different)} tensors differ, as {different[0]}")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            found = weights.tensor(f"model.{name}")
+            if found.shape != tensor.shape:
+                raise ModelError(
+                    f"{folder}: {name} has shape {tuple(found.shape)} but the model's is {tuple(tensor.shape)}"
+                )
+            tensor.copy_(part_like(found, tensor))
+
+
+def _under(weights: WeightFolder, prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): weights.tensor(name) for name in weights.shapes if name.startswith(prefix)}
 
 
 def _numbered(run: Path) -> dict[int, Path]:
@@ -114,8 +164,8 @@ def _random_state() -> dict[str, Tensor]:
 
 
 def _restore_random_state(tensors: Mapping[str, Tensor]) -> None:
-    torch.set_rng_state(tensors["random.cpu"].clone())
+    torch.set_rng_state(tensors["cpu"].clone())
     if torch.cuda.is_available():
         for i in range(torch.cuda.device_count()):
-            if f"random.cuda.{i}" in tensors:
-                torch.cuda.set_rng_state(tensors[f"random.cuda.{i}"].clone(), i)
+            if f"cuda.{i}" in tensors:
+                torch.cuda.set_rng_state(tensors[f"cuda.{i}"].clone(), i)

@@ -1,56 +1,46 @@
-"""accumulate → clip → step → log → save, from wherever the run folder says it is."""
+"""accumulate → clip → step → log → evaluate → save, from wherever the run folder says it is."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch import nn
 
-from unmask.config import Settings
+from unmask.errors import Stopped, UserError
+from unmask.nn.modes import evaluating
+from unmask.train.average import Average
 from unmask.train.checkpoint import (
     Position,
     Trained,
     drop_old_checkpoints,
     newest_checkpoint,
     read_checkpoint,
+    write_best,
     write_checkpoint,
 )
-from unmask.train.optimizer import OptimizerSettings, build_optimizer, set_rate
-from unmask.train.schedule import ScheduleSettings, build_schedule
-from unmask.train.task import Source, Task, total_counts
-
-
-class TrainSettings(Settings):
-    """How a run goes."""
-
-    updates: Annotated[int, Field(ge=1)]
-    accumulate: Annotated[int, Field(ge=1)] = 1  # micro-batches for one update
-    clip: Annotated[float, Field(gt=0.0)] | None = 1.0  # the greatest norm of all gradients together
-    seed: int = 0  # of dropout; data and first values have seeds of their own
-    log_every: Annotated[int, Field(ge=1)] = 10
-    save_every: Annotated[int, Field(ge=1)] = 500
-    keep: Annotated[int, Field(ge=1)] = 2
-    workers: Annotated[int, Field(ge=0)] = 0
-    optimizer: OptimizerSettings = OptimizerSettings()
-    schedule: ScheduleSettings = ScheduleSettings()
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How one update went."""
-
-    update: int  # counted from 1
-    updates: int
-    losses: Mapping[str, float]  # means over the items of the update
-    gradient_norm: float
-    learning_rate: float
+from unmask.train.curves import plot_curves
+from unmask.train.environment import write_environment
+from unmask.train.fgm import embedding_parameters, perturbed
+from unmask.train.freeze import drop_gradients, freeze, frozen_names
+from unmask.train.memory import checkpoint_activations, compile_blocks
+from unmask.train.optimizer import build_optimizer, set_rate
+from unmask.train.precision import build_scaler
+from unmask.train.prefetch import prefetched
+from unmask.train.progress import Listener, Progress
+from unmask.train.record import Record
+from unmask.train.schedule import build_schedule
+from unmask.train.settings import TrainSettings
+from unmask.train.signals import Stop
+from unmask.train.step import Means, Part, run_window, share_of, window_counts
+from unmask.train.task import Evaluator, Source, Task
+from unmask.train.world import World, joint_learner
 
 
 def fit(
@@ -59,104 +49,187 @@ def fit(
     source: Source,
     settings: TrainSettings,
     run: Path,
-    on_update: Callable[[Progress], None] | None = None,
-) -> None:
-    """Train `model` in place, going on from the newest checkpoint of the run folder if there is one."""
-    run.mkdir(parents=True, exist_ok=True)
-    trained = Trained(model, build_optimizer(model, settings.optimizer))
-    torch.manual_seed(settings.seed)
-    newest = newest_checkpoint(run)
-    start = Position(updates=0, micro_batches=0) if newest is None else read_checkpoint(newest, trained)
-    _forget_after(run / "metrics.jsonl", start.updates)
-    schedule = build_schedule(settings.schedule, settings.updates)
-    micro = _prefetched(source, start.micro_batches, settings)
-    device = next(model.parameters()).device
-    model.train()
-    for update in range(start.updates, settings.updates):
-        window = [_to(next(micro), device) for _ in range(settings.accumulate)]
-        rate = settings.optimizer.learning_rate * schedule(update)
-        set_rate(trained.optimizer, rate)
-        losses = backward(model, task, window)
-        limit = float("inf") if settings.clip is None else settings.clip
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit, error_if_nonfinite=True)
-        trained.optimizer.step()
-        trained.optimizer.zero_grad(set_to_none=True)
-        done = update + 1
-        progress = Progress(done, settings.updates, losses, float(norm), rate)
-        if done % settings.log_every == 0 or done == settings.updates:
-            _log(run / "metrics.jsonl", progress)
-        if on_update is not None:
-            on_update(progress)
-        if done % settings.save_every == 0 or done == settings.updates:
-            write_checkpoint(run, trained, Position(updates=done, micro_batches=done * settings.accumulate))
-            drop_old_checkpoints(run, settings.keep)
+    evaluator: Evaluator | None = None,
+    listener: Listener | None = None,
+) -> Position:
+    """Train `model` in place, going on from the newest checkpoint of the run folder if there is one.
 
-
-def backward(model: nn.Module, task: Task[Any], window: Sequence[Any]) -> dict[str, float]:
-    """Add the gradient of the mean losses over all items of the window; gives these means.
-
-    Each micro-batch is divided by the counts of the whole window, so the split into micro-batches does not matter.
+    The model is where its parameters are; with several processes (see `world.joined`) each calls this with the same
+    arguments. At the end the model has the last weights, or their average where one was asked for; the best by the
+    evaluator's score are in the run folder (`read_best`).
     """
-    counts = total_counts([task.counts(batch) for batch in window])
-    means = dict.fromkeys(counts, 0.0)
-    for batch in window:
-        objective: Tensor | None = None
-        for name, value in task.sums(model, batch).items():
-            part = value / max(counts[name], 1)
-            means[name] += float(part.detach())
-            objective = part if objective is None else objective + part
-        if objective is not None and objective.requires_grad:
-            objective.backward()
-    return means
+    with _Run(model, task, settings, run, listener or Listener()) as one:
+        return one.train(source, evaluator)
 
 
-class _Numbered(Dataset[Any]):
-    """A source as torch's loader wants it."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-
-    def __getitem__(self, number: int) -> Any:
-        return self.source[number]
+@dataclass(frozen=True)
+class _Update:
+    losses: Mapping[str, float]
+    norm: float
+    tokens: int
 
 
-def _prefetched(source: Source, first: int, settings: TrainSettings) -> Iterator[Any]:
-    """Micro-batches from number `first` on, made ahead by workers where there are any."""
-    loader = DataLoader(
-        _Numbered(source),
-        batch_size=None,
-        sampler=range(first, settings.updates * settings.accumulate),
-        num_workers=settings.workers,
-        # A generator of its own: the loader draws seeds, and must not disturb the one that dropout draws from.
-        generator=torch.Generator(),
-    )
-    return iter(loader)
+class _Run:
+    """Everything that lives as long as a run."""
+
+    def __init__(
+        self, model: nn.Module, task: Task[Any], settings: TrainSettings, run: Path, listener: Listener
+    ) -> None:
+        self.model, self.settings, self.run, self.listener = model, settings, run, listener
+        self.world = World.present(settings.engine)
+        self.device = next(model.parameters()).device
+        freeze(model, settings.freeze)
+        self.frozen = frozen_names(model, settings.freeze) if settings.freeze.until else set()
+        if settings.checkpoint_activations:
+            checkpoint_activations(model)
+        if settings.compile:
+            compile_blocks(model)
+        self.learner = joint_learner(model, self.world)
+        scaler = build_scaler(self.device, settings.precision)
+        average = None if settings.average is None else Average(model, settings.average, warmup=True)
+        self.trained = Trained(model, build_optimizer(model, settings.optimizer), scaler, average)
+        self.means = Means(task, self.world, settings.seed, self.device, settings.precision, scaler)
+        self.schedule = build_schedule(settings.schedule, settings.updates)
+        torch.manual_seed(settings.seed)
+        newest = newest_checkpoint(run)
+        self.position = Position() if newest is None else read_checkpoint(newest, self.trained)
+
+    def __enter__(self) -> _Run:
+        self.record = None
+        if self.world.is_first:
+            self.record = Record(self.run, self.position.updates, self.settings.log_every)
+            write_environment(self.run)
+        self.world.wait()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.record is not None:
+            self.record.close()
+
+    def train(self, source: Source, evaluator: Evaluator | None) -> Position:
+        """All updates that are still to do."""
+        settings = self.settings
+        last = self.position.updates if self.position.stopped else settings.updates
+        self.learner.train()
+        with Stop() as stop, prefetched(source, self._numbers(last), settings.workers) as batches:
+            for update in range(self.position.updates, last):
+                began = time.perf_counter()
+                done = self._update(update, self._window(batches, update))
+                self.position = self.position.replace(
+                    updates=update + 1, micro_batches=(update + 1) * settings.accumulate
+                )
+                self._tell(done, time.perf_counter() - began)
+                if evaluator is not None and self._is_time(settings.evaluate_every):
+                    self._evaluate(evaluator)
+                asked = self.world.total([stop.signum])[0]  # one process's signal stops all of them
+                if self._is_time(settings.save_every) or asked or self.position.stopped:
+                    self._save()
+                if asked:
+                    raise Stopped(stop.signum or int(asked) // self.world.size)
+                if self.position.stopped:
+                    break
+        return self._finish()
+
+    def _numbers(self, last: int) -> list[int]:
+        """The micro-batches of this process, in order."""
+        size = self.settings.accumulate
+        updates = range(self.position.updates, last)
+        return [n for u in updates for n, _ in share_of(range(u * size, (u + 1) * size), self.world)]
+
+    def _window(self, batches: Iterator[Any], update: int) -> list[Part]:
+        size = self.settings.accumulate
+        shares = share_of(range(update * size, (update + 1) * size), self.world)
+        return [Part(number, next(batches).to(self.device), counts) for number, counts in shares]
+
+    def _update(self, update: int, window: Sequence[Part]) -> _Update:
+        """One step of the optimizer."""
+        settings, optimizer, scaler = self.settings, self.trained.optimizer, self.trained.scaler
+        counts = window_counts(window, self.means)
+        losses = run_window(self.learner, window, counts, self.means)
+        if settings.fgm is not None:
+            with perturbed(embedding_parameters(self.model), settings.fgm):
+                run_window(self.learner, window, counts, self.means)
+        if update < (settings.freeze.until or 0):
+            drop_gradients(self.model, self.frozen)
+        scaler.unscale_(optimizer)
+        set_rate(optimizer, settings.optimizer.learning_rate * self.schedule(update))
+        norm = self._clipped()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        if self.trained.average is not None:
+            self.trained.average.update(self.model)
+        own = sum(part.batch.num_tokens for part in window if part.counts)
+        return _Update(losses, norm, int(self.world.total([own])[0]))
+
+    def _clipped(self) -> float:
+        """The norm of all gradients together, which is at most `clip` afterwards."""
+        limit = math.inf if self.settings.clip is None else self.settings.clip
+        found = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        norm = float(found.full_tensor() if hasattr(found, "full_tensor") else found)
+        if not math.isfinite(norm) and not self.trained.scaler.is_enabled():
+            raise UserError(
+                f"{self.run}: the gradient of update {self.position.updates + 1} is not finite ({norm}); the last "
+                "checkpoint is kept: try a lower learning rate, a longer warm-up or a smaller clip"
+            )
+        return norm
+
+    def _tell(self, done: _Update, seconds: float) -> None:
+        update = self.position.updates
+        rate = self.settings.optimizer.learning_rate * self.schedule(update - 1)
+        progress = Progress(update, self.settings.updates, done.losses, done.norm, rate, done.tokens, seconds)
+        if self.record is not None:
+            self.record.update(progress)
+            self.listener.update(progress)
+
+    def _is_time(self, every: int | None) -> bool:
+        update = self.position.updates
+        return update == self.settings.updates or (every is not None and update % every == 0)
+
+    def _evaluate(self, evaluator: Evaluator) -> None:
+        """Measure, tell, and keep the weights if they are the best so far."""
+        with self._averaged():
+            values = measured(self.learner, evaluator, self.world)
+            with evaluating(self.learner), torch.no_grad():
+                remarks = self.learner(evaluator.remarks)
+            score = values[evaluator.score]
+            before = self.position.best
+            if before is None or (score < before if evaluator.lower_is_better else score > before):
+                self.position = self.position.replace(best=score, best_update=self.position.updates, stale=0)
+                write_best(self.run, self.model, self.position, self.world)
+            else:
+                stale = self.position.stale + 1
+                enough = self.settings.patience is not None and stale >= self.settings.patience
+                self.position = self.position.replace(stale=stale, stopped=enough)
+        if self.record is not None:
+            self.record.evaluation(self.position.updates, values)
+            self.listener.evaluation(self.position.updates, values, remarks)
+
+    def _averaged(self) -> contextlib.AbstractContextManager[None]:
+        average = self.trained.average
+        return contextlib.nullcontext() if average is None else average.standing_in(self.model)
+
+    def _save(self) -> None:
+        write_checkpoint(self.run, self.trained, self.position, self.world)
+        if self.world.is_first:
+            drop_old_checkpoints(self.run, self.settings.keep)
+            plot_curves(self.run)
+
+    def _finish(self) -> Position:
+        average = self.trained.average
+        if average is not None:
+            average.hand_over(self.model)
+        return self.position
 
 
-def _to(batch: Any, device: torch.device) -> Any:
-    return batch.to(device) if hasattr(batch, "to") else batch
-
-
-def _log(path: Path, progress: Progress) -> None:
-    line = {
-        "update": progress.update,
-        "losses": dict(progress.losses),
-        "gradient_norm": progress.gradient_norm,
-        "learning_rate": progress.learning_rate,
-    }
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
-
-
-def _forget_after(path: Path, updates: int) -> None:
-    """Remove from the log what a run wrote after the checkpoint it goes on from."""
-    if not path.is_file():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            if json.loads(line)["update"] <= updates:
-                kept.append(line + "\n")
-        except (json.JSONDecodeError, KeyError, TypeError):
-            break  # cut off in the middle of a line
-    path.write_text("".join(kept), encoding="utf-8")
+def measured(learner: nn.Module, evaluator: Evaluator, world: World) -> Mapping[str, float]:
+    """What the evaluator says of a model; every batch is measured once, by one of the processes."""
+    own = []
+    with evaluating(learner), torch.no_grad():
+        for number, counts in share_of(range(len(evaluator)), world):
+            found = learner(lambda model, number=number: evaluator.measure(model, number))
+            if counts:
+                own.append(found)
+    gathered = world.gather(own)
+    results = [gathered[number % world.size][number // world.size] for number in range(len(evaluator))]
+    return evaluator.conclude(results)

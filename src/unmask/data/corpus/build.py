@@ -1,4 +1,7 @@
-"""Text files → a corpus folder: streamed, in several processes, and able to go on after an interruption."""
+"""Text files → a corpus folder: streamed, in several processes, and able to go on after an interruption.
+
+Who turns text into tokens is a parameter (`Encode`): the processes of this machine here, a cluster in `scale`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import contextlib
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +51,9 @@ class Progress:
 Listener = Callable[[Progress | str], None]
 """Hears of progress, and sentences about what is being done."""
 
+Encode = Callable[[Draft], Generator[tuple[Chunk, EncodedChunk]]]
+"""Reads the files of a draft from its place on; every chunk with its tokens, in order. The text itself may be left out."""
+
 
 def build_corpus(
     files: Sequence[Path],
@@ -64,11 +70,23 @@ def build_corpus(
     The same files, tokenizer and settings give the same bytes, whatever the number of workers (all cores if it is
     None). The folder appears when all is done; until then `OUT.partial` holds what an interrupted build goes on from.
     """
+    encode = _on_this_machine(available_cores() if workers is None else workers)
+    return build_with(encode, files, tokenizer, out, settings, overwrite=overwrite, listener=listener)
+
+
+def build_with(
+    encode: Encode,
+    files: Sequence[Path],
+    tokenizer: Tokenizer,
+    out: Path,
+    settings: CorpusSettings | None = None,
+    *,
+    overwrite: bool = False,
+    listener: Listener | None = None,
+) -> Corpus:
+    """As `build_corpus`, with another way of turning text into tokens; the bytes are the same."""
     out = Path(out)
     settings = settings or CorpusSettings()
-    workers = available_cores() if workers is None else workers
-    if workers < 1:
-        raise SettingsError(f"workers: {workers} is too few; at least 1 is needed")
     if not files:
         raise DataError("no files were given to build a corpus from")
     if out.exists() and not overwrite and (out.is_file() or any(out.iterdir())):
@@ -85,7 +103,7 @@ def build_corpus(
         if said := draft.take_up():
             listener(said)
         tokenizer.save(draft.corpus / TOKENIZER)
-        statistics = _write_shards(draft, tokenizer, workers, listener)
+        statistics = _write_shards(draft, tokenizer, encode, listener)
         if not draft.journal.shards:
             raise DataError(f"no sentence was found in {_names(files)}; nothing was built")
         _finish(draft, statistics)
@@ -93,11 +111,22 @@ def build_corpus(
     return Corpus.open(out)
 
 
-def _write_shards(draft: Draft, tokenizer: Tokenizer, workers: int, listener: Listener) -> Statistics:
-    task = draft.journal.task
-    total = sum(source.bytes for source in task.inputs)
-    chunks = read_chunks(task.inputs, task.settings, draft.place)
-    encoded = encoded_chunks(chunks, draft.corpus / TOKENIZER, task.settings, workers)
+def _on_this_machine(workers: int) -> Encode:
+    """Encoding in processes of this machine."""
+    if workers < 1:
+        raise SettingsError(f"workers: {workers} is too few; at least 1 is needed")
+
+    def encode(draft: Draft) -> Generator[tuple[Chunk, EncodedChunk]]:
+        task = draft.journal.task
+        chunks = read_chunks(task.inputs, task.settings, draft.place)
+        return encoded_chunks(chunks, draft.corpus / TOKENIZER, task.settings, workers)
+
+    return encode
+
+
+def _write_shards(draft: Draft, tokenizer: Tokenizer, encode: Encode, listener: Listener) -> Statistics:
+    total = sum(source.bytes for source in draft.journal.task.inputs)
+    encoded = encode(draft)
     with contextlib.closing(encoded), contextlib.closing(_Shards(draft, _rare_ids(tokenizer))) as shards:
         for chunk, tokens in encoded:
             shards.add(chunk, tokens)

@@ -45,6 +45,13 @@ class _Shard(NamedTuple):
     words: NDArray[np.uint8]
 
 
+class DocumentSpan(NamedTuple):
+    """A document as a stretch of a shard: sentence k is tokens `bounds[k]` up to `bounds[k + 1]`."""
+
+    shard: int
+    bounds: tuple[int, ...]
+
+
 class Corpus:
     """Documents of sentences of tokens, without special tokens, as `build_corpus` wrote them.
 
@@ -118,6 +125,20 @@ class Corpus:
         start, end = self._bounds(shard, place, place + 1)
         bits = np.unpackbits(shard.words[start // 8 : -(-end // 8)], bitorder="little")
         return bits[start % 8 : start % 8 + end - start].view(np.bool_)
+
+    def span(self, document: int) -> DocumentSpan:
+        """Where a document lies: its sentences are one stretch of tokens of one shard."""
+        number = _index(document, self.num_documents, "document")
+        shard, first, last = self._document(number)
+        return DocumentSpan(
+            bisect_right(self._documents_before, number) - 1, tuple(self._bounds(shard, first, last))
+        )
+
+    def stretch(self, shard: int, start: int, end: int) -> tuple[Tokens, NDArray[np.bool_]]:
+        """Tokens from `start` up to `end` of a shard, and for each whether a word begins with it."""
+        mapped = self._shard(shard)
+        bits = np.unpackbits(mapped.words[start // 8 : -(-end // 8)], bitorder="little")
+        return mapped.tokens[start:end], bits[start % 8 : start % 8 + end - start].view(np.bool_)
 
     def load_tokenizer(self) -> Tokenizer:
         """The tokenizer that made the tokens, from the folder itself."""

@@ -162,6 +162,12 @@ def send_chunk(stream: BinaryIO, chunk: Chunk) -> None:
     send(stream, head, chunk.text.encode())
 
 
+def send_error(stream: BinaryIO, error: UserError) -> None:
+    """Answer with what is wrong with a chunk."""
+    file, line = getattr(error, "file", None), getattr(error, "line", None)
+    send(stream, {"error": str(error), "file": None if file is None else str(file), "line": line})
+
+
 def receive_encoded(stream: BinaryIO) -> EncodedChunk | None:
     """What a worker answered; its DataError is raised here."""
     frame = receive(stream)
@@ -188,8 +194,7 @@ def serve(requests: BinaryIO, answers: BinaryIO, encoder: ChunkEncoder) -> None:
         try:
             encoded = encoder.encode(chunk)
         except UserError as error:
-            file, line = getattr(error, "file", None), getattr(error, "line", None)
-            send(answers, {"error": str(error), "file": None if file is None else str(file), "line": line})
+            send_error(answers, error)
             continue
         arrays = {field.name: getattr(encoded, field.name) for field in fields(EncodedChunk)}
         body_parts = [np.ascontiguousarray(array).view(np.uint8).data for array in arrays.values()]

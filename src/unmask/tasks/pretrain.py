@@ -1,0 +1,121 @@
+"""Pre-training BERT: guess hidden tokens (MLM), and whether two texts belong together (NSP or SOP)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unmask.data.pretraining import Examples, PretrainBatch
+from unmask.models.bert import Bert, Encoded, device_of
+from unmask.tasks.fill_mask import fill_mask
+from unmask.text.tokenizer import Tokenizer
+
+
+class Pretraining:
+    """The losses `mlm` and, where texts come in pairs, `nsp` or `sop`, each over its own items."""
+
+    def __init__(self, pairs: str) -> None:
+        """`pairs` is the objective: nsp, sop or none."""
+        self.pairs = pairs
+
+    def counts(self, batch: PretrainBatch) -> dict[str, float]:
+        """Hidden tokens, and pairs."""
+        counts = {"mlm": float(len(batch.targets))}
+        return counts if self.pairs == "none" else counts | {self.pairs: float(len(batch.batch))}
+
+    def sums(self, model: nn.Module, batch: PretrainBatch) -> dict[str, Tensor]:
+        """Cross-entropy over hidden tokens and over pairs."""
+        tokens, pairs = logits(model, batch, self.pairs)
+        sums = {"mlm": F.cross_entropy(tokens, batch.targets, reduction="sum")}
+        if pairs is not None and batch.pair_labels is not None:
+            sums[self.pairs] = F.cross_entropy(pairs, batch.pair_labels, reduction="sum")
+        return sums
+
+
+def logits(model: nn.Module, batch: PretrainBatch, pairs: str) -> tuple[Tensor, Tensor | None]:
+    """Over the vocabulary for each hidden token (M, V), and for each pair (B, 2).
+
+    The vocabulary is the dear part: nothing is computed for tokens that are not asked about.
+    """
+    assert isinstance(model, Bert)
+    encoded: Encoded = model(batch.batch)
+    tokens = model.masked_token_logits(encoded.sequence.index_select(0, batch.masked_rows))
+    if pairs == "none":
+        return tokens, None
+    judge = model.next_sentence_logits if pairs == "nsp" else model.sentence_order_logits
+    return tokens, judge(encoded)
+
+
+class HeldOut:
+    """How well a model guesses text it has not learned from: always the same examples, with the same masks."""
+
+    score = "mlm_loss"
+    lower_is_better = True
+
+    def __init__(self, examples: Examples, tokens: int, tokenizer: Tokenizer, cloze: Sequence[str] = ()) -> None:
+        """Batches of held-out documents, of about so many tokens and at most all of them once."""
+        self.pairs = examples.settings.pairs.objective
+        wanted = max(1, tokens // examples.settings.batch_tokens)
+        self.batches = [examples[number] for number in range(min(wanted, examples.batches_of_epoch(0)))]
+        self.tokenizer = tokenizer
+        self.cloze = tuple(cloze)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def measure(self, model: nn.Module, number: int) -> dict[str, float]:
+        """Losses and right guesses of one batch, summed."""
+        batch = self.batches[number].to(device_of(model))
+        tokens, pairs = logits(model, batch, self.pairs)
+        found = {"tokens": len(batch.targets)} | _judged("mlm", tokens, batch.targets)
+        if pairs is not None and batch.pair_labels is not None:
+            found |= {"pairs": len(batch.pair_labels)} | _judged("pair", pairs, batch.pair_labels)
+        return found
+
+    def conclude(self, results: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """Means over all hidden tokens, and over all pairs."""
+        total = {name: math.fsum(one[name] for one in results) for name in results[0]}
+        loss = total["mlm_loss"] / total["tokens"]
+        values = {
+            "mlm_loss": loss,
+            "perplexity": math.exp(min(loss, 700.0)),
+            "mlm_accuracy": total["mlm_right"] / total["tokens"],
+        }
+        if self.pairs != "none":
+            values[f"{self.pairs}_loss"] = total["pair_loss"] / total["pairs"]
+            values[f"{self.pairs}_accuracy"] = total["pair_right"] / total["pairs"]
+        return values
+
+    def remarks(self, model: nn.Module) -> list[str]:
+        """The best guesses for each of the cloze texts."""
+        assert isinstance(model, Bert)
+        lines = []
+        for text in self.cloze:
+            masks = fill_mask(model, self.tokenizer, text, top=5, max_length=model.settings.max_length)
+            guesses = " | ".join(" ".join(f"{g.token} {g.probability:.2f}" for g in mask) for mask in masks)
+            lines.append(f"{text}  →  {guesses}")
+        return lines
+
+
+def _judged(name: str, given: Tensor, right: Tensor) -> dict[str, float]:
+    loss = float(F.cross_entropy(given.float(), right, reduction="sum"))
+    return {f"{name}_loss": loss, f"{name}_right": float((given.argmax(-1) == right).sum())}
+
+
+class Stages:
+    """Examples of one length after another: `lengths` of the first stage, then of the second, …"""
+
+    def __init__(self, stages: Sequence[tuple[Examples, int]]) -> None:
+        """Each stage with its number of micro-batches."""
+        self.stages = tuple(stages)
+
+    def __getitem__(self, number: int) -> PretrainBatch:
+        """Micro-batch `number` of the whole run."""
+        for examples, size in self.stages[:-1]:
+            if number < size:
+                return examples[number]
+            number -= size
+        return self.stages[-1][0][number]
