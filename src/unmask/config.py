@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from unmask.errors import SettingsError
+
+T = TypeVar("T")
 
 #: No settings file is as large as this.
 MAX_JSON_BYTES = 10_000_000
@@ -58,8 +62,8 @@ class Settings(BaseModel, metaclass=_Sentences):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Settings from a JSON file."""
-        return cls.parse(read_json(path), str(path))
+        """Settings from a JSON file, or a TOML file if its name ends so."""
+        return cls.parse(read_toml(path) if path.suffix == ".toml" else read_json(path), str(path))
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed, checked like a new one."""
@@ -88,15 +92,44 @@ def with_tuples(data: object) -> object:
 
 def read_json(path: Path) -> Any:
     """The content of a JSON file; SettingsError says what is wrong with it."""
+    return _read(path, "JSON", json.loads)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file; SettingsError says what is wrong with it."""
+    return _read(path, "TOML", tomllib.loads)
+
+
+def _read(path: Path, name: str, parse: Callable[[str], T]) -> T:
     try:
         if not path.exists():
             raise SettingsError(f"{path}: no such file")
         # A pipe or a device could keep us reading for ever.
         if not path.is_file() or path.stat().st_size > MAX_JSON_BYTES:
             raise SettingsError(f"{path}: not an ordinary file of at most {MAX_JSON_BYTES:,} bytes")
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return parse(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        raise SettingsError(f"{path}: not valid JSON ({str(error)[:200]})") from None
+        raise SettingsError(f"{path}: not valid {name} ({str(error)[:200]})") from None
+
+
+def changed(data: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """Settings with some set anew, each written as `group.name=value`; a value that is not JSON is text."""
+    result = copy.deepcopy(dict(data))
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not equals or not key.strip():
+            raise SettingsError(f"{shown(change)} does not say what to set; write it as name=value or group.name=value")
+        *groups, name = key.strip().split(".")
+        place = result
+        for group in groups:
+            place = place.setdefault(group, {})
+            if not isinstance(place, dict):
+                raise SettingsError(f"{shown(change)}: {group} is a single value, not a group of settings")
+        try:
+            place[name] = json.loads(text)
+        except ValueError:
+            place[name] = text
+    return result
 
 
 def sentence(error: ValidationError) -> str:

@@ -190,7 +190,7 @@ def test_a_loss_that_never_falls_has_no_suggestion(tmp_path: Path) -> None:
 
 
 def test_the_steepest_place_before_the_lowest() -> None:
-    losses = [9.0, 8.9, 7.0, 4.0, 3.5, 3.4, 30.0, 3.5]
+    losses = [9.0, 8.9, 7.0, 4.0, 3.5, 3.4, 30.0, 30.0, 3.5]
     rows = tuple(SweepRow(10.0 ** (i - 5), one, one) for i, one in enumerate(losses))
     sweep = RateSweep(rows, None)
     assert sweep.suggestion == pytest.approx(1e-3)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 import torch
@@ -104,14 +104,32 @@ def test_both_passes_learn_from_the_disagreement() -> None:
         assert not torch.allclose(one, two)
 
 
+class Moody(nn.Module):
+    """Disagrees with itself as dropout does, but in the same way whatever the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = network(0.0)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.network(x) * (1 + self.calls % 2)
+
+
+@pytest.mark.parametrize("build", [lambda: network(0.0), Moody], ids=["agrees", "disagrees"])
 @pytest.mark.parametrize("split", [(1, 6), (2, 2, 3), (1,) * 7])
-def test_the_split_into_micro_batches_does_not_matter(split: tuple[int, ...]) -> None:
-    model, (x, y) = network(0.0), data()
+def test_the_split_into_micro_batches_does_not_matter(split: tuple[int, ...], build: Callable[[], nn.Module]) -> None:
+    model, (x, y) = build(), data()
     task = RDrop(Guess(), alpha=2.0)
     whole = gradients(model, task, [(x, y)])
     parts = gradients(model, task, list(zip(x.split(split), y.split(split), strict=True)))
     for one, two in zip(whole, parts, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-15)
+
+
+def test_counts_are_those_of_the_task_and_the_rows() -> None:
+    assert RDrop(Guess(), alpha=2.0).counts(data(7)) == {"label": 7, "size": 14, "r_drop": 7}
 
 
 def test_half_digits_are_compared_in_full_ones() -> None:

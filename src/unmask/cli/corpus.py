@@ -15,6 +15,7 @@ from rich.progress import Progress as Bar
 
 from unmask.cli import console
 from unmask.cli.models import Json
+from unmask.errors import SettingsError
 
 corpus = typer.Typer(help="Turn text into the tokens that pre-training reads.", no_args_is_help=True)
 
@@ -36,13 +37,19 @@ def build(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; as many as there are cores if not given.")
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="Who encodes: local, the processes of this machine, or ray, those of a Ray cluster.")
+    ] = "local",
+    ray_address: Annotated[
+        str | None, typer.Option(help="The cluster, as HOST:PORT or auto; one of this machine alone if not given.")
+    ] = None,
     shard_tokens: Annotated[int, typer.Option(help="A shard ends with the document that reaches so many.")] = 1 << 24,
     encoding: Annotated[str, typer.Option(help="utf-8 or gb18030.")] = "utf-8",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder that exists.")] = False,
     json: Json = False,
 ) -> None:
     """Build a corpus; after an interruption, the same command goes on where it was."""
-    from unmask.data.corpus.build import build_corpus
+    from unmask.data.corpus.build import build_with
     from unmask.data.corpus.format import CorpusSettings
     from unmask.models.fetch import fetch
     from unmask.text import Tokenizer
@@ -51,11 +58,26 @@ def build(
         {"format": format, "field": field, "words": words, "shard_tokens": shard_tokens, "encoding": encoding},
         "corpus build",
     )
+    encode = _engine(engine, workers, ray_address)
     with console.download_bar() as progress:
         chosen = Tokenizer.from_folder(fetch(tokenizer, progress=progress))
     with _build_bar() as listener:
-        built = build_corpus(files, chosen, out, settings, workers=workers, overwrite=overwrite, listener=listener)
+        built = build_with(encode, files, chosen, out, settings, overwrite=overwrite, listener=listener)
     _show(built, json)
+
+
+def _engine(name: str, workers: int | None, address: str | None) -> Any:
+    """Who encodes, by the word for it."""
+    from unmask.data.corpus.build import on_this_machine
+    from unmask.data.corpus.scale import on_ray
+
+    if name == "ray":
+        return on_ray(workers, address=address)
+    if name != "local":
+        raise SettingsError(f"--engine is local or ray, given {name!r}")
+    if address is not None:
+        raise SettingsError("--ray-address is for a build on a cluster; add --engine ray")
+    return on_this_machine(workers)
 
 
 @corpus.command("info")

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from unmask.config import Settings
 from unmask.data.corpus.store import Corpus, DocumentSpan
-from unmask.data.masking import Masked, MaskingSettings, MaskVocabulary, mask_tokens
-from unmask.data.pairs import Example, PairSettings, Stretch, examples_of
+from unmask.data.masking import MaskingSettings, MaskVocabulary, mask_tokens
+from unmask.data.pairs import Example, PairSettings, examples_of
 from unmask.errors import DataError
 from unmask.nn.batch import Batch
 from unmask.nn.layout import Layout
@@ -29,6 +33,8 @@ from unmask.text.tokenizer import Tokenizer
 PAGE = 1024
 #: What random numbers are drawn for, so that no two purposes share them.
 _ORDER, _PAIRS, _MASKS = 1, 2, 3
+
+PartName = Literal["training", "held_out"]
 
 
 class ExampleSettings(Settings):
@@ -43,6 +49,15 @@ class ExampleSettings(Settings):
     seed: int = 0
     held_out: Annotated[int, Field(ge=0)] = 100
     """One document in so many is kept for evaluation; 0: none."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.batch_tokens < self.length:
+            raise ValueError(
+                f"batch_tokens {self.batch_tokens} cannot hold an example of length {self.length}; "
+                f"use at least {self.length}"
+            )
+        return self
 
 
 @dataclass(frozen=True)
@@ -86,9 +101,7 @@ class SpecialIds:
 class Examples:
     """Numbered batches of a corpus, without end: after the last of an epoch comes the first of the next."""
 
-    def __init__(
-        self, corpus: Corpus, settings: ExampleSettings, part: Literal["training", "held_out"] = "training"
-    ) -> None:
+    def __init__(self, corpus: Corpus, settings: ExampleSettings, part: PartName = "training") -> None:
         """Batches of the documents that are for training, or of those held out."""
         self.corpus = corpus
         self.settings = settings
@@ -103,57 +116,75 @@ class Examples:
         self._page: tuple[int, list[list[Example]]] | None = None
         self._order: tuple[int, NDArray[np.int64]] | None = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # How a process that makes batches gets it where processes are not forked: opened again, not copied.
+        return _opened, (self.corpus.folder, self.settings, self.part)
+
     def __getitem__(self, number: int) -> PretrainBatch:
         """The batch with this number, the same whenever and by whomever it is asked for."""
+        return self.batch(self.examples(number), np.random.default_rng(self._entropy(_MASKS, number)))
+
+    def examples(self, number: int) -> list[Example]:
+        """What the batch with this number is made of, shortest first, which attention likes."""
         while self._before[-1] <= number:
-            self._before.append(self._before[-1] + len(self._planned(len(self._before) - 1)))
+            self._count_page()
         page = bisect_right(self._before, number) - 1
-        examples = self._planned(page)[number - self._before[page]]
-        return self.batch(examples, self._rng(_MASKS, number))
+        return self._planned(page)[number - self._before[page]]
 
     def batches_of_epoch(self, epoch: int) -> int:
         """How many batches an epoch has."""
         last = (epoch + 1) * self._pages
         while len(self._before) <= last:
-            self._before.append(self._before[-1] + len(self._planned(len(self._before) - 1)))
+            self._count_page()
         return self._before[last] - self._before[epoch * self._pages]
 
     def batch(self, examples: list[Example], rng: np.random.Generator) -> PretrainBatch:
         """Read the tokens of some examples and hide some."""
-        framed = [self._framed(example) for example in examples]
-        masked = [self._masked(ids, starts, rng) for ids, starts, _ in framed]
-        lengths = [len(ids) for ids, _, _ in framed]
-        starts = np.cumsum([0, *lengths[:-1]])
-        rows = np.concatenate([start + one.places for start, one in zip(starts, masked, strict=True)])
-        batch = Batch(
-            torch.from_numpy(np.concatenate([one.ids for one in masked])),
-            torch.from_numpy(np.concatenate([segments for _, _, segments in framed])),
-            Layout.ragged(lengths),
-        )
+        lengths = [example.length for example in examples]
+        bounds = np.cumsum([0, *lengths])
+        ids, words, segments = self._framed(examples, bounds)
+        may, settings = self._may_choose[ids], self.settings.masking
+        masked = [
+            mask_tokens(ids[start:end], may[start:end], words[start:end], self.vocabulary, settings, rng)
+            for start, end in pairwise(bounds.tolist())
+        ]
+        rows = np.concatenate([start + one.places for start, one in zip(bounds[:-1], masked, strict=True)])
+        seen = torch.from_numpy(np.concatenate([one.ids for one in masked]))
         paired = self.settings.pairs.objective != "none"
-        labels = torch.tensor([example.label for example in examples]) if paired else None
-        targets = np.concatenate([one.targets for one in masked])
-        return PretrainBatch(batch, torch.from_numpy(rows), torch.from_numpy(targets), labels)
+        return PretrainBatch(
+            Batch(seen, torch.from_numpy(segments), Layout.ragged(lengths)),
+            torch.from_numpy(rows),
+            torch.from_numpy(ids[rows]),
+            torch.tensor([example.label for example in examples]) if paired else None,
+        )
 
-    def _framed(self, example: Example) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-        """[CLS] first [SEP] second [SEP]: ids, where words begin, segments."""
-        ids = np.full(example.length, self.special.sep_id, dtype=np.int64)
-        starts = np.ones(example.length, dtype=np.bool_)
-        segments = np.zeros(example.length, dtype=np.int64)
-        ids[0] = self.special.cls_id
-        place = self._fill(ids, starts, 1, example.first)
-        if example.second is not None:
-            segments[place + 1 :] = 1
-            self._fill(ids, starts, place + 1, example.second)
-        return ids, starts, segments
+    def _framed(
+        self, examples: list[Example], bounds: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
+        """[CLS] first [SEP] second [SEP], one example after another: ids, where words begin, segments."""
+        ids = np.full(bounds[-1], self.special.sep_id, dtype=np.int64)
+        words = np.ones(bounds[-1], dtype=np.bool_)
+        segments = np.zeros(bounds[-1], dtype=np.int64)
+        ids[bounds[:-1]] = self.special.cls_id
+        for example, (start, end) in zip(examples, pairwise(bounds.tolist()), strict=True):
+            place = start + 1 + example.first.length
+            ids[start + 1 : place], words[start + 1 : place] = self.corpus.stretch(*example.first)
+            if example.second is not None:
+                ids[place + 1 : end - 1], words[place + 1 : end - 1] = self.corpus.stretch(*example.second)
+                segments[place + 1 : end] = 1
+        return ids, words, segments
 
-    def _fill(self, ids: NDArray[np.int64], starts: NDArray[np.bool_], place: int, text: Stretch) -> int:
-        end = place + text.length
-        ids[place:end], starts[place:end] = self.corpus.stretch(*text)
-        return end
-
-    def _masked(self, ids: NDArray[np.int64], starts: NDArray[np.bool_], rng: np.random.Generator) -> Masked:
-        return mask_tokens(ids, self._may_choose[ids], starts, self.vocabulary, self.settings.masking, rng)
+    def _count_page(self) -> None:
+        """Count the batches of one page more."""
+        page = len(self._before) - 1
+        counted = self._before[-1] + len(self._planned(page))
+        if page == self._pages - 1 and not counted:
+            raise DataError(
+                f"all {len(self.documents)} documents for {self.part.replace('_', ' ')} have a single token, of which "
+                "no pair can be made; add text, or use the objective none",
+                file=self.corpus.folder,
+            )
+        self._before.append(counted)
 
     def _planned(self, page: int) -> list[list[Example]]:
         """The examples of each batch of a page; the newest page is remembered."""
@@ -163,47 +194,50 @@ class Examples:
 
     def _plan(self, page: int) -> list[list[Example]]:
         epoch, place = divmod(page, self._pages)
-        rng = self._rng(_PAIRS, page)
+        rng = Random(str(self._entropy(_PAIRS, page)))
+        settings = self.settings
         examples: list[Example] = []
         for document in self._epoch_order(epoch)[place * PAGE : (place + 1) * PAGE].tolist():
-            examples += examples_of(
-                self.corpus.span(document),
-                self.settings.length,
-                self.settings.pairs,
-                lambda document=document: self._elsewhere(document, rng),  # type: ignore[misc]
-                rng,
-            )
-        return self._packed([examples[i] for i in rng.permutation(len(examples))])
+            elsewhere = partial(self._elsewhere, document, rng)
+            examples += examples_of(self.corpus.span(document), settings.length, settings.pairs, elsewhere, rng)
+        rng.shuffle(examples)
+        return _packed(examples, settings.batch_tokens)
 
-    def _packed(self, examples: list[Example]) -> list[list[Example]]:
-        """Examples in batches of as many tokens as fit, each sorted by length, which attention likes."""
-        batches: list[list[Example]] = []
-        tokens = self.settings.batch_tokens
-        for example in examples:
-            tokens += example.length
-            if tokens > self.settings.batch_tokens:
-                batches.append([])
-                tokens = example.length
-            batches[-1].append(example)
-        return [sorted(batch, key=lambda example: example.length) for batch in batches]
-
-    def _elsewhere(self, document: int, rng: np.random.Generator) -> DocumentSpan:
-        """A random document of the same part that is not `document`."""
-        place = int(rng.integers(0, len(self.documents) - 1))
-        other = int(self.documents[place])
+    def _elsewhere(self, document: int, rng: Random) -> DocumentSpan:
+        """A random document of the same part that is not `document`: the last one stands in for that."""
+        other = int(self.documents[int(rng.random() * (len(self.documents) - 1))])
         return self.corpus.span(int(self.documents[-1]) if other == document else other)
 
     def _epoch_order(self, epoch: int) -> NDArray[np.int64]:
         if self._order is None or self._order[0] != epoch:
-            self._order = epoch, self._rng(_ORDER, epoch).permutation(self.documents)
+            rng = np.random.default_rng(self._entropy(_ORDER, epoch))
+            self._order = epoch, rng.permutation(self.documents)
         return self._order[1]
 
-    def _rng(self, purpose: int, number: int) -> np.random.Generator:
+    def _entropy(self, purpose: int, number: int) -> list[int]:
+        """What the random numbers for one purpose are drawn from."""
         part = 0 if self.part == "training" else 1
-        return np.random.default_rng([self.settings.seed, self.settings.length, part, purpose, number])
+        return [self.settings.seed % 2**64, self.settings.length, part, purpose, number]
 
 
-def _part(corpus: Corpus, settings: ExampleSettings, part: Literal["training", "held_out"]) -> NDArray[np.int64]:
+def _opened(folder: Path, settings: ExampleSettings, part: PartName) -> Examples:
+    return Examples(Corpus.open(folder), settings, part)
+
+
+def _packed(examples: list[Example], most: int) -> list[list[Example]]:
+    """Examples in batches of as many tokens as fit, each sorted by length."""
+    batches: list[list[Example]] = []
+    tokens = most
+    for example in examples:
+        tokens += example.length
+        if tokens > most:
+            batches.append([])
+            tokens = example.length
+        batches[-1].append(example)
+    return [sorted(batch, key=lambda example: example.length) for batch in batches]
+
+
+def _part(corpus: Corpus, settings: ExampleSettings, part: PartName) -> NDArray[np.int64]:
     """The documents of one part, and a sentence if they are too few."""
     every = np.arange(corpus.num_documents)
     kept = every % settings.held_out == settings.held_out - 1 if settings.held_out else every < 0

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from unmask.nn.batch import Batch
+from unmask.nn.dropout import Dropout
 from unmask.nn.layout import Layout
 
 
@@ -30,7 +31,7 @@ class LstmEncoder(nn.Module):
         if hidden_size % directions:
             raise ValueError(f"hidden_size {hidden_size} must be even for two directions")
         self.embedding = nn.Embedding(vocab_size, hidden_size)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.lstm = nn.LSTM(
             hidden_size,
             hidden_size // directions,

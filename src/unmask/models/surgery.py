@@ -1,4 +1,7 @@
-"""Real removal of heads, neurons and layers: smaller tensors, the same architecture. The model given is not changed."""
+"""Smaller and larger models of the same architecture: heads, neurons and layers really removed, tokens added.
+
+The model given is never changed.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,13 @@ import torch
 from torch import Tensor
 
 from unmask.models.assign import assign, named_tensors
+from unmask.models.bert import Bert
 from unmask.models.init import Model, assemble
 from unmask.models.settings import BertSettings, GptSettings, StackSettings
 from unmask.models.transformer import Transformer
+
+#: BERT's tensors that have a row for each token of the vocabulary.
+_BY_TOKEN = {"encoder.embeddings.token.weight", "heads.mlm.bias", "heads.mlm.output.weight"}
 
 
 def remove_heads(model: Model, heads: Mapping[int, Sequence[int]]) -> Model:
@@ -79,6 +86,27 @@ def remove_layers(model: Model, layers: Sequence[int]) -> Model:
         # Parameters shared by all layers stand under the first layer's name, which may have gone.
         found[name] = old[source if source in old else name]
     return _finished(smaller, found, model)
+
+
+def extend_vocabulary(model: Bert, pieces: Sequence[Sequence[int]]) -> Bert:
+    """A model that knows more tokens, at the end of its vocabulary: one for each list of old ids it was written with.
+
+    A new token begins as the mean of its pieces, which is what the model knew of it. In the MLM head it is at first
+    as probable as its pieces are on average.
+    """
+    if any(not ids for ids in pieces):
+        raise ValueError("a new token needs at least one old token that it was written with")
+    settings = model.settings.replace(vocab_size=model.settings.vocab_size + len(pieces))
+    with torch.device("meta"):
+        larger = assemble(settings)
+    found = named_tensors(model)
+    for name in _BY_TOKEN & found.keys():
+        old = found[name]
+        rows = [old[torch.tensor(list(ids), device=old.device)].mean(0, keepdim=True) for ids in pieces]
+        found[name] = torch.cat([old, *rows])
+    finished = _finished(larger, found, model)
+    assert isinstance(finished, Bert)
+    return finished
 
 
 def _rebuilt(model: Model, settings: BertSettings | GptSettings, cut: Callable[[int, str, Tensor], Tensor]) -> Model:

@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unmask.nn.dropout import DroppedAttention
+from unmask.nn.dropout import dropout as dropped
 from unmask.nn.masks import EVERYTHING, Mask
 from unmask.nn.positions.base import Positions
 from unmask.nn.scores import Score
@@ -53,12 +56,14 @@ class Attend(nn.Module):
         return self._reference(q, k, v, mask, dropout)
 
     def _reference(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> Tensor:
-        weights = F.dropout(self.weights(q, k, mask), dropout)
+        weights = dropped(self.weights(q, k, mask), dropout)
         return weights @ v + self.positions.mix(weights)
 
     def _fast(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> Tensor:
         bias = self.positions.bias(q, k, self.score.scale)
         queries, keys = q.shape[2], k.shape[2]
+        if dropout and q.device.type == "cpu":
+            return self._dropped(q, k, v, mask, bias, dropout)
         # The kernel's own causal flag counts from the first key, ours from the last: equal only for a square.
         if mask.causal and mask.allowed is None and bias is None and queries == keys:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout, scale=self.score.scale)
@@ -67,6 +72,16 @@ class Attend(nn.Module):
             allowed = bias.masked_fill(~allowed, float("-inf"))
         attn_mask = bias if allowed is None else allowed
         return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout, scale=self.score.scale)
+
+    def _dropped(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, dropout: float) -> Tensor:
+        """torch's kernel knows no dropout on the CPU and falls back to one operation after another."""
+        allowed = mask.dense(q.shape[2], k.shape[2], q.device)
+        if allowed is not None:
+            if not allowed.any(-1).all():
+                return self._reference(q, k, v, mask, dropout)  # a query that sees nothing
+            forbidden = torch.where(allowed, 0.0, float("-inf")).to(q.dtype)
+            bias = forbidden if bias is None else bias + forbidden
+        return DroppedAttention.apply(q, k, v, bias, self.score.scale, dropout)  # type: ignore[no-untyped-call]
 
     def extra_repr(self) -> str:
         """Shown when a model is printed."""

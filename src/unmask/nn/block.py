@@ -14,6 +14,7 @@ from unmask.nn.attention import KeyValues, MultiHeadAttention
 from unmask.nn.masks import Mask
 from unmask.nn.norm import AddNorm
 from unmask.nn.plan import AttentionPlan
+from unmask.nn.positions.base import Positions
 
 
 class NoSublayer(nn.Module):
@@ -40,10 +41,21 @@ class EncoderBlock(nn.Module):
         self.around_attention = around_attention
         self.around_ffn = around_ffn
 
-    def forward(self, x: Tensor, plan: AttentionPlan) -> Tensor:
-        """Rows (R, H) → rows (R, H)."""
-        x = self.around_attention(x, lambda y: self.self_attention(y, plan))
+    def forward(self, x: Tensor, plan: AttentionPlan, rows: Tensor | None = None) -> Tensor:
+        """Rows (R, H) → rows (R, H); with `rows` only these (R', H), which still attend to all by their own plan."""
+        if rows is None:
+            x = self.around_attention(x, lambda y: self.self_attention(y, plan))
+        else:
+            everything = self.around_attention.seen(x)
+            x = self.around_attention(x.index_select(0, rows), lambda y: self.self_attention(y, plan, everything))
         return self.around_ffn(x, self.ffn)
+
+    @property
+    def can_choose(self) -> bool:
+        """Whether a row's answer needs no other row but as keys and values, and no place but its own."""
+        hooks = type(self.self_attention.attend.positions)
+        placed = hooks.rotate is not Positions.rotate or hooks.bias is not Positions.bias or hooks.mixes
+        return not placed and not any(isinstance(module, nn.BatchNorm1d) for module in self.modules())
 
     def step(self, x: Tensor, past: KeyValues | None) -> tuple[Tensor, KeyValues]:
         """One new row a sequence (B, H), in a causal model that keeps its past."""
@@ -107,6 +119,14 @@ class DecoderBlock(nn.Module):
         return self.around_ffn(x, self.ffn), DecoderPast(kept[0], past.memory)
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """The only rows that somebody will look at: the last block computes no others, which nobody can tell."""
+
+    rows: Tensor  # (R',)
+    plan: AttentionPlan  # from them to all rows
+
+
 class EncoderStack(nn.Module):
     """Blocks one after another, with a last norm where the blocks need one."""
 
@@ -116,11 +136,14 @@ class EncoderStack(nn.Module):
         self.norm = norm
         self.recompute = False  # compute activations again in the backward pass instead of keeping them
 
-    def forward(self, x: Tensor, plan: AttentionPlan) -> Tensor:
-        """Rows (R, H) → rows (R, H)."""
-        for block in self.blocks:
+    def forward(self, x: Tensor, plan: AttentionPlan, chosen: Chosen | None = None) -> Tensor:
+        """Rows (R, H) → rows (R, H), or only the chosen ones (R', H)."""
+        last = len(self.blocks) - 1
+        for number, block in enumerate(self.blocks):
+            if number == last and chosen is not None and block.can_choose:
+                return self.norm(_run(block, self.recompute, x, chosen.plan, chosen.rows))
             x = _run(block, self.recompute, x, plan)
-        return self.norm(x)
+        return self.norm(x if chosen is None else x.index_select(0, chosen.rows))
 
 
 class DecoderStack(nn.Module):
@@ -139,7 +162,7 @@ class DecoderStack(nn.Module):
         return self.norm(x)
 
 
-def _run(block: nn.Module, recompute: bool, *inputs: Tensor | AttentionPlan) -> Tensor:
+def _run(block: nn.Module, recompute: bool, *inputs: Tensor | AttentionPlan | None) -> Tensor:
     """What a block says; with `recompute`, only its inputs are kept for the backward pass."""
     if not (recompute and block.training and torch.is_grad_enabled()):
         return block(*inputs)

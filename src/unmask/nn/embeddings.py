@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from unmask.errors import UserError
 from unmask.nn.batch import Batch
+from unmask.nn.dropout import Dropout
 from unmask.nn.positions.base import Positions
 
 
@@ -30,7 +31,7 @@ class Embeddings(nn.Module):
         self.segment = segment
         self.norm = nn.Identity() if norm is None else norm
         self.scale = math.sqrt(token.embedding_dim) if scaled else 1.0
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, batch: Batch) -> Tensor:
         """Rows of ids (R,) → rows (R, H)."""

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unmask.nn.dropout import Dropout
+
 Activation = Callable[[Tensor], Tensor]
 
 
@@ -28,7 +30,7 @@ class FeedForward(nn.Module):
         self.gate = nn.Linear(hidden_size, ffn_size, bias=bias) if gated else None
         self.outer = nn.Linear(ffn_size, hidden_size, bias=bias)
         self.activation = activation
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows (R, H) → rows (R, H)."""

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.nn.crf import CRF
+from unmask.nn.dropout import Dropout
 from unmask.nn.ffn import Activation
 from unmask.nn.layout import Layout
 
@@ -84,7 +85,7 @@ class ClassifyHead(nn.Module):
 
     def __init__(self, hidden_size: int, num_labels: int, dropout: float) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.dense = nn.Linear(hidden_size, num_labels)
 
     def forward(self, pooled: Tensor) -> Tensor:
@@ -97,7 +98,7 @@ class TagHead(nn.Module):
 
     def __init__(self, hidden_size: int, num_labels: int, dropout: float, *, crf: bool = False) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.dense = nn.Linear(hidden_size, num_labels)
         self.crf = CRF(num_labels) if crf else None
 

@@ -70,6 +70,11 @@ class Layout:
             return tuple(range(0, self.num_rows, self.width))
         return tuple(accumulate(self.lengths[:-1], initial=0))
 
+    def of_rows(self, rows: Tensor) -> Layout:
+        """The ragged layout of some of the rows, given in order; every sequence must have one among them."""
+        owners = self.row_sequences(rows.device)[rows]
+        return Layout.ragged(torch.bincount(owners, minlength=self.num_sequences).tolist())
+
     def first_rows(self, device: torch.device) -> Tensor:
         """(B,) row of each sequence's first token, where BERT puts [CLS]."""
         return torch.tensor(self.starts, device=device)

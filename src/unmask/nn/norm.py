@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from unmask.nn.dropout import Dropout
+
 
 class AddNorm(nn.Module):
     """What stands around a sub-layer: a residual connection, dropout, and a norm at a place that subclasses choose."""
@@ -13,7 +15,7 @@ class AddNorm(nn.Module):
     def __init__(self, norm: nn.Module, dropout: float, *, residual: bool = True) -> None:
         super().__init__()
         self.norm = norm
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.residual = residual
 
     def add(self, x: Tensor, out: Tensor) -> Tensor:
@@ -21,9 +23,17 @@ class AddNorm(nn.Module):
         out = self.dropout(out)
         return x + out if self.residual else out
 
+    def seen(self, x: Tensor) -> Tensor:
+        """What the sub-layer sees of x."""
+        raise NotImplementedError
+
 
 class PostNorm(AddNorm):
     """norm(x + dropout(sublayer(x))): the papers'."""
+
+    def seen(self, x: Tensor) -> Tensor:
+        """What the sub-layer sees of x: x itself."""
+        return x
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Run the sub-layer on rows (R, H) and normalise what comes out."""
@@ -32,6 +42,10 @@ class PostNorm(AddNorm):
 
 class PreNorm(AddNorm):
     """x + dropout(sublayer(norm(x))): gradients reach every depth, and the stack needs a norm at its end."""
+
+    def seen(self, x: Tensor) -> Tensor:
+        """What the sub-layer sees of x: x normalised."""
+        return self.norm(x)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Normalise rows (R, H) and run the sub-layer on them."""

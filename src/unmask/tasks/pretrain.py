@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -38,11 +39,14 @@ class Pretraining:
 def logits(model: nn.Module, batch: PretrainBatch, pairs: str) -> tuple[Tensor, Tensor | None]:
     """Over the vocabulary for each hidden token (M, V), and for each pair (B, 2).
 
-    The vocabulary is the dear part: nothing is computed for tokens that are not asked about.
+    Nothing is computed for tokens that are not asked about: neither the vocabulary nor the last block.
     """
     assert isinstance(model, Bert)
-    encoded: Encoded = model(batch.batch)
-    tokens = model.masked_token_logits(encoded.sequence.index_select(0, batch.masked_rows))
+    firsts = batch.batch.layout.first_rows(batch.masked_rows.device)
+    asked, order = torch.cat([firsts, batch.masked_rows]).sort()  # [CLS] is never hidden
+    encoded: Encoded = model(batch.batch, asked)
+    hidden = order.argsort()[len(firsts) :]
+    tokens = model.masked_token_logits(encoded.sequence.index_select(0, hidden))
     if pairs == "none":
         return tokens, None
     judge = model.next_sentence_logits if pairs == "nsp" else model.sentence_order_logits

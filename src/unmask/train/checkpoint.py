@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from unmask.config import Settings
-from unmask.errors import ModelError
+from unmask.errors import ModelError, SettingsError
 from unmask.models.assign import named_tensors
 from unmask.models.weights import WeightFolder, read_weights
 from unmask.models.weights_write import write_weights
@@ -27,7 +27,7 @@ from unmask.storage import atomic_write, new_folder
 from unmask.train.average import Average
 from unmask.train.optimizer import optimizer_tensors, restore_optimizer
 from unmask.train.precision import restore_scaler, scaler_state
-from unmask.train.world import World, part_like, whole
+from unmask.train.world import ALONE, World, part_like, whole
 
 FORMAT = 1
 BEST = "best"
@@ -43,7 +43,7 @@ class Position(Settings):
     best_update: int | None = None
     stale: Annotated[int, Field(ge=0)] = 0  # evaluations since then
     stopped: bool = False  # early, because it got no better
-    scaler: dict[str, float] = {}
+    scaler: dict[str, float] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,22 +56,21 @@ class Trained:
     average: Average | None = None
 
 
-def write_checkpoint(run: Path, trained: Trained, position: Position, world: World = World()) -> None:
+def write_checkpoint(run: Path, trained: Trained, position: Position, world: World = ALONE) -> None:
     """Write `checkpoint-N` into a run folder; Ctrl-C, a crash or a full disk leave the earlier ones as they were."""
-    tensors = {f"model.{name}": whole(tensor) for name, tensor in named_tensors(trained.model).items()}
+    tensors = _model_tensors(trained.model)
     memory = optimizer_tensors(trained.model, trained.optimizer)
-    tensors |= {f"optimizer.{name}": whole(tensor) for name, tensor in memory.items()}
+    tensors |= {f"optimizer.{name}": tensor for name, tensor in memory.items()}
     if trained.average is not None:
-        tensors |= {f"average.{name}": whole(tensor) for name, tensor in trained.average.tensors().items()}
+        tensors |= {f"average.{name}": tensor for name, tensor in trained.average.tensors().items()}
     tensors |= _random_state()
     position = position.replace(scaler=scaler_state(trained.scaler))
     _write(run / f"checkpoint-{position.updates}", tensors, position, world)
 
 
-def write_best(run: Path, model: nn.Module, position: Position, world: World = World()) -> None:
+def write_best(run: Path, model: nn.Module, position: Position, world: World = ALONE) -> None:
     """Write the weights, as they are now, as the best ones so far."""
-    tensors = {f"model.{name}": whole(tensor) for name, tensor in named_tensors(model).items()}
-    _write(run / BEST, tensors, position, world)
+    _write(run / BEST, _model_tensors(model), position, world)
 
 
 def read_checkpoint(folder: Path, trained: Trained) -> Position:
@@ -105,22 +104,48 @@ def newest_checkpoint(run: Path) -> Path | None:
     return found[max(found)] if found else None
 
 
+def agreed_checkpoint(run: Path, world: World) -> Path | None:
+    """The newest checkpoint as the first process sees it, on every process; SettingsError where one cannot see it."""
+    newest = newest_checkpoint(run)
+    number = world.first(-1 if newest is None else _number(newest))
+    if number < 0:
+        return None
+    folder = run / f"checkpoint-{number}"
+    blind = int(world.total([not (folder / "position.json").is_file()])[0])
+    if blind:
+        raise SettingsError(
+            f"{folder}: {blind} of {world.size} processes do not see it; "
+            "put the run folder on a disk that all machines share"
+        )
+    return folder
+
+
 def drop_old_checkpoints(run: Path, keep: int) -> None:
     """Remove all but the newest `keep`, and drafts that a killed process left behind."""
     found = _numbered(run)
     for number in sorted(found)[:-keep]:
         shutil.rmtree(found[number])
-    for draft in run.glob(".checkpoint-*"):
+    for draft in (*run.glob(".checkpoint-*"), *run.glob(f".{BEST}.*")):
         shutil.rmtree(draft, ignore_errors=True)
 
 
 def _write(target: Path, tensors: Mapping[str, Tensor], position: Position, world: World) -> None:
     """Written by the first process; the others wait, so that none runs on from what is not there."""
+    full: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        # One after another, and only the first process keeps them: no device holds more than one that is whole.
+        found = whole(tensor)
+        if world.is_first:
+            full[name] = found if found is tensor else found.cpu()
     if world.is_first:
         with new_folder(target, overwrite=True) as draft:
-            write_weights(draft, tensors)
+            write_weights(draft, full)
             atomic_write(draft / "position.json", (json.dumps(position.model_dump(mode="json")) + "\n").encode())
     world.wait()
+
+
+def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {f"model.{name}": tensor for name, tensor in named_tensors(model).items()}
 
 
 def _read_position(folder: Path) -> Position:
@@ -152,20 +177,23 @@ def _under(weights: WeightFolder, prefix: str) -> dict[str, Tensor]:
 
 def _numbered(run: Path) -> dict[int, Path]:
     folders = run.glob("checkpoint-*") if run.is_dir() else []
-    matches = ((re.fullmatch(r"checkpoint-(\d+)", folder.name), folder) for folder in folders)
-    return {int(match.group(1)): folder for match, folder in matches if match and (folder / "position.json").is_file()}
+    named = [folder for folder in folders if re.fullmatch(r"checkpoint-\d+", folder.name)]
+    return {_number(folder): folder for folder in named if (folder / "position.json").is_file()}
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name.removeprefix("checkpoint-"))
 
 
 def _random_state() -> dict[str, Tensor]:
+    """Of the CPU and of this process's own GPU: to look at the others' would take memory there."""
     state = {"random.cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
-        state |= {f"random.cuda.{i}": one.cpu() for i, one in enumerate(torch.cuda.get_rng_state_all())}
+        state["random.cuda"] = torch.cuda.get_rng_state().cpu()
     return state
 
 
 def _restore_random_state(tensors: Mapping[str, Tensor]) -> None:
     torch.set_rng_state(tensors["cpu"].clone())
-    if torch.cuda.is_available():
-        for i in range(torch.cuda.device_count()):
-            if f"cuda.{i}" in tensors:
-                torch.cuda.set_rng_state(tensors[f"cuda.{i}"].clone(), i)
+    if torch.cuda.is_available() and "cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["cuda"].clone())

@@ -19,8 +19,8 @@ from unmask.train.average import Average
 from unmask.train.checkpoint import (
     Position,
     Trained,
+    agreed_checkpoint,
     drop_old_checkpoints,
-    newest_checkpoint,
     read_checkpoint,
     write_best,
     write_checkpoint,
@@ -40,7 +40,7 @@ from unmask.train.settings import TrainSettings
 from unmask.train.signals import Stop
 from unmask.train.step import Means, Part, run_window, share_of, window_counts
 from unmask.train.task import Evaluator, Source, Task
-from unmask.train.world import World, joint_learner
+from unmask.train.world import World, check_possible, joint_learner, put_together, whole
 
 
 def fit(
@@ -78,6 +78,7 @@ class _Run:
         self.model, self.settings, self.run, self.listener = model, settings, run, listener
         self.world = World.present(settings.engine)
         self.device = next(model.parameters()).device
+        check_possible(model, self.world, settings.precision, settings.compile)
         freeze(model, settings.freeze)
         self.frozen = frozen_names(model, settings.freeze) if settings.freeze.until else set()
         if settings.checkpoint_activations:
@@ -91,7 +92,7 @@ class _Run:
         self.means = Means(task, self.world, settings.seed, self.device, settings.precision, scaler)
         self.schedule = build_schedule(settings.schedule, settings.updates)
         torch.manual_seed(settings.seed)
-        newest = newest_checkpoint(run)
+        newest = agreed_checkpoint(run, self.world)
         self.position = Position() if newest is None else read_checkpoint(newest, self.trained)
 
     def __enter__(self) -> _Run:
@@ -121,11 +122,11 @@ class _Run:
                 self._tell(done, time.perf_counter() - began)
                 if evaluator is not None and self._is_time(settings.evaluate_every):
                     self._evaluate(evaluator)
-                asked = self.world.total([stop.signum])[0]  # one process's signal stops all of them
+                asked = self.world.most(stop.signum)  # one process's signal stops all of them
                 if self._is_time(settings.save_every) or asked or self.position.stopped:
                     self._save()
                 if asked:
-                    raise Stopped(stop.signum or int(asked) // self.world.size)
+                    raise Stopped(asked)
                 if self.position.stopped:
                     break
         return self._finish()
@@ -166,7 +167,7 @@ class _Run:
         """The norm of all gradients together, which is at most `clip` afterwards."""
         limit = math.inf if self.settings.clip is None else self.settings.clip
         found = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        norm = float(found.full_tensor() if hasattr(found, "full_tensor") else found)
+        norm = float(whole(found))
         if not math.isfinite(norm) and not self.trained.scaler.is_enabled():
             raise UserError(
                 f"{self.run}: the gradient of update {self.position.updates + 1} is not finite ({norm}); the last "
@@ -219,6 +220,7 @@ class _Run:
         average = self.trained.average
         if average is not None:
             average.hand_over(self.model)
+        put_together(self.learner)
         return self.position
 
 

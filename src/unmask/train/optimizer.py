@@ -77,9 +77,10 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensor
             if f"{kind}.{name}" in tensors
         }
         if memory and id(parameter) in wanted:
-            # Adam keeps its step counter on the CPU wherever the parameter is.
+            # The step counter is whole everywhere, and beside its parameter: the fused optimizer wants it there.
             optimizer.state[parameter] = {
-                kind: value if kind == "step" else part_like(value, parameter) for kind, value in memory.items()
+                kind: value.to(parameter.device) if kind == "step" else part_like(value, parameter)
+                for kind, value in memory.items()
             }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from unmask.train.task import Source
 
@@ -29,7 +30,7 @@ def prefetched(source: Source, numbers: Sequence[int], workers: int) -> Iterator
     try:
         yield batches
     finally:
-        del batches  # ends the workers
+        _end(batches)
 
 
 class _Numbered(Dataset[Any]):
@@ -40,6 +41,15 @@ class _Numbered(Dataset[Any]):
 
     def __getitem__(self, number: int) -> Any:
         return self.source[number]
+
+
+def _end(batches: Any) -> None:
+    """End the workers now: left to the garbage collector they could outlive an exception that still holds them."""
+    if isinstance(batches, _MultiProcessingDataLoaderIter):
+        batches._shutdown_workers()
+        for worker in batches._workers:
+            if worker.is_alive():  # busy, and deaf to anything less
+                worker.kill()
 
 
 def _keep_working(worker: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unmask.errors import TaskError
 from unmask.train.precision import Precision, autocasting, build_scaler
 from unmask.train.task import Task, total_counts
-from unmask.train.world import Learner, World, everyone, syncing
+from unmask.train.world import ALONE, Learner, World, everyone, syncing
+
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,11 @@ class Means:
     """How to run a model over a window."""
 
     task: Task[Any]
-    world: World = World()
+    world: World = ALONE
     seed: int | None = None  # of dropout; None: whatever the generator gives
-    device: torch.device = torch.device("cpu")
+    device: torch.device = _CPU
     precision: Precision = "fp32"
-    scaler: torch.amp.GradScaler = field(
-        default_factory=lambda: build_scaler(torch.device("cpu"), "fp32")
-    )
+    scaler: torch.amp.GradScaler = field(default_factory=lambda: build_scaler(_CPU, "fp32"))
 
 
 def backward(model: nn.Module, task: Task[Any], window: Sequence[Any]) -> dict[str, float]:
@@ -48,11 +48,14 @@ def backward(model: nn.Module, task: Task[Any], window: Sequence[Any]) -> dict[s
 
 def window_counts(window: Sequence[Part], means: Means) -> dict[str, float]:
     """How many items the losses of an update are over, in all processes."""
-    if not any(part.counts for part in window):  # the names must be the same everywhere
-        own = dict.fromkeys(means.task.counts(window[0].batch), 0.0)
-    else:
-        own = total_counts([means.task.counts(part.batch) for part in window if part.counts])
-    return everyone(means.world, own)
+    own = [
+        {name: count if part.counts else 0 for name, count in means.task.counts(part.batch).items()} for part in window
+    ]
+    rounds = zip(*means.world.gather(own), strict=True)
+    counts = [one for parts in rounds for one in parts]  # in the order of their numbers
+    if means.world.size > 1 and means.world.engine == "fsdp" and len({frozenset(one) for one in counts}) > 1:
+        raise TaskError("engine fsdp needs the same losses in every micro-batch, but this task's differ; use ddp")
+    return total_counts(counts)
 
 
 def run_window(
@@ -66,19 +69,19 @@ def run_window(
     for place, part in enumerate(window):
         if means.seed is not None:
             torch.manual_seed(dropout_seed(means.seed, part.number))
-        with autocasting(means.device, means.precision):
-            sums = learner(lambda model, batch=part.batch: dict(means.task.sums(model, batch)))
-        # Engines take the mean over processes, but these are parts of one sum.
-        weight = float(means.world.size if part.counts else 0)
-        losses = {name: value * (weight / max(counts[name], 1e-9)) for name, value in sums.items()}
-        for name, value in losses.items():
-            found[name] = found[name] + value.detach() if name in found else value.detach()
-        objective = torch.stack(list(losses.values())).sum()
-        with syncing(learner, last=place == len(window) - 1) if means.world.size > 1 else nullcontext():
-            if objective.requires_grad:
+        with syncing(learner, last=place == len(window) - 1):
+            with autocasting(means.device, means.precision):
+                sums = learner(lambda model, batch=part.batch: dict(means.task.sums(model, batch)))
+            # Engines take the mean over processes, but these are parts of one sum.
+            weight = float(means.world.size if part.counts else 0)
+            losses = {name: value * (weight / max(counts[name], 1e-9)) for name, value in sums.items()}
+            for name, value in losses.items() if part.counts else ():
+                found[name] = found[name] + value.detach() if name in found else value.detach()
+            objective = torch.stack(list(losses.values())).sum()
+            # Several processes must all go backward, or one would wait for ever: torch's error is better than that.
+            if objective.requires_grad or means.world.size > 1:
                 means.scaler.scale(objective).backward()
-    own = {name: float(value) / means.world.size for name, value in found.items()}
-    return everyone(means.world, own)
+    return everyone(means.world, {name: float(value) / means.world.size for name, value in found.items()})
 
 
 def share_of(numbers: range, world: World) -> Iterator[tuple[int, bool]]:

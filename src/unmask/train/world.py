@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from unmask.errors import SettingsError
+from unmask.errors import FetchError, SettingsError
+from unmask.models.assign import named_tensors
+from unmask.train.precision import Precision
 
 Engine = Literal["ddp", "fsdp"]
 T = TypeVar("T")
+
+_LOST = re.compile(r"Connection (closed by|reset by) peer|Broken pipe|gloo/transport|NCCL communicator was aborted")
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,29 @@ class World:
         dist.all_reduce(together)
         return together.tolist()
 
+    def most(self, value: int) -> int:
+        """The greatest of all processes' numbers."""
+        if self.size == 1:
+            return value
+        together = torch.tensor(value, dtype=torch.int64, device=_collective_device())
+        dist.all_reduce(together, dist.ReduceOp.MAX)
+        return int(together)
+
+    def first(self, value: int) -> int:
+        """The number of the first process, on all of them."""
+        if self.size == 1:
+            return value
+        together = torch.tensor(value, dtype=torch.int64, device=_collective_device())
+        dist.broadcast(together, 0)
+        return int(together)
+
     def gather(self, mine: Sequence[Mapping[str, float]]) -> list[list[dict[str, float]]]:
         """What every process holds, on every process, in their order; sent as JSON."""
+        plain = [{name: float(value) for name, value in one.items()} for one in mine]
         if self.size == 1:
-            return [[dict(one) for one in mine]]
+            return [plain]
         device = _collective_device()
-        text = torch.frombuffer(bytearray(json.dumps([dict(one) for one in mine]).encode()), dtype=torch.uint8)
+        text = torch.frombuffer(bytearray(json.dumps(plain).encode()), dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(self.size)]
         dist.all_gather(lengths, torch.tensor([len(text)], device=device))
         longest = max(int(length) for length in lengths)
@@ -69,8 +90,7 @@ class World:
         received = [torch.zeros(longest, dtype=torch.uint8, device=device) for _ in range(self.size)]
         dist.all_gather(received, padded.to(device))
         return [
-            json.loads(bytes(one[: int(length)].cpu().numpy()))
-            for one, length in zip(received, lengths, strict=True)
+            json.loads(bytes(one[: int(length)].cpu().numpy())) for one, length in zip(received, lengths, strict=True)
         ]
 
     def wait(self) -> None:
@@ -79,11 +99,14 @@ class World:
             dist.barrier()
 
 
+ALONE = World()
+
+
 @contextmanager
 def joined() -> Iterator[World]:
     """Join the processes that torchrun started; without it, this one is alone."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield World()
+        yield ALONE
         return
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
@@ -91,11 +114,24 @@ def joined() -> Iterator[World]:
     device = local_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    try:
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        dist.init_process_group("gloo")
+    with lost():
         yield World.present()
-    finally:
-        dist.destroy_process_group()
+    # After an error nothing is taken down: the others may be waiting for us, and leaving is what tells them.
+    dist.destroy_process_group()
+
+
+@contextmanager
+def lost() -> Iterator[None]:
+    """What torch says within the block because another process is gone, in a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        if _LOST.search(str(error)):
+            raise FetchError("another process of this run has ended; its own message says why") from error
+        raise
 
 
 def local_device() -> torch.device:
@@ -119,24 +155,77 @@ class Learner(nn.Module):
         return work(self.model)
 
 
+def check_possible(model: nn.Module, world: World, precision: Precision, compiled: bool) -> None:
+    """SettingsError for what several processes cannot do together, or not with this engine."""
+    if world.size == 1:
+        return
+    if any(isinstance(module, nn.BatchNorm1d) for module in model.modules()):
+        raise SettingsError(
+            f"norm batch learns its statistics from each micro-batch in turn, which {world.size} processes cannot do; "
+            "train with one process, or choose the norm layer or rms"
+        )
+    if world.engine == "fsdp" and compiled:
+        raise SettingsError("compile and engine fsdp do not go together; use engine ddp, or set compile to false")
+    if world.engine == "fsdp" and precision == "fp16":
+        raise SettingsError("precision fp16 and engine fsdp do not go together; use bf16, or engine ddp")
+
+
 def joint_learner(model: nn.Module, world: World) -> nn.Module:
     """The learner of this process. With FSDP2, `model` itself is cut up: each process keeps a part of every tensor."""
     learner = Learner(model)
     if world.size == 1:
         return learner
+    device = next(model.parameters()).device
     if world.engine == "ddp":
-        return DistributedDataParallel(learner, broadcast_buffers=False)
-    for module in model.modules():
-        blocks = getattr(module, "blocks", None)
-        for block in blocks if isinstance(blocks, nn.ModuleList) else ():
-            fully_shard(block)
-    fully_shard(learner)
+        # A model may have parts that a task does not use, as BERT's pooler where there are no pairs; torch would stop
+        # at the second update. It also lets torch leave its buckets in their first order, without which a resumed run
+        # of three or more processes would add up in another order than an unbroken one.
+        learner.register_parameter("unused", nn.Parameter(torch.zeros(1, device=device)))  # or torch warns of none
+        return DistributedDataParallel(learner, forward_sync_buffers=False, find_unused_parameters=True)
+    _shard(learner, world, device)
     return learner
+
+
+def _shard(learner: Learner, world: World, device: torch.device) -> None:
+    # Not at the top: its import takes longer than torch's own.
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = learner.model
+    for tensor in named_tensors(model).values():  # as DDP does: all begin with the first one's values
+        dist.broadcast(tensor.detach(), 0)
+    mesh = init_device_mesh(device.type, (world.size,))
+    for block in _separate_blocks(model):
+        fully_shard(block, mesh=mesh, reshard_after_forward=True)
+    # Said outright, for torch would leave the outermost whole after an evaluation; its tensors are then other objects.
+    fully_shard(learner, mesh=mesh, reshard_after_forward=True)
+
+
+def put_together(learner: nn.Module) -> None:
+    """Give every process the whole model again, for good. Every process must ask; there is no training after it."""
+    if not dist.is_initialized():
+        return
+    from torch.distributed.fsdp import FSDPModule
+
+    if isinstance(learner, FSDPModule):
+        learner.set_reshard_after_forward(False)
+        for module in learner.modules():
+            if isinstance(module, FSDPModule):
+                module.unshard()
+
+
+def _separate_blocks(model: nn.Module) -> list[nn.Module]:
+    """Blocks that share no parameter with another: FSDP2 wants all uses of a parameter in one place."""
+    stacks = [getattr(module, "blocks", None) for module in model.modules()]
+    blocks = [block for stack in stacks if isinstance(stack, nn.ModuleList) for block in stack]
+    # How many blocks use each parameter.
+    uses = Counter(id(parameter) for block in blocks for parameter in block.parameters())
+    return [block for block in blocks if all(uses[id(parameter)] == 1 for parameter in block.parameters())]
 
 
 @contextmanager
 def syncing(learner: nn.Module, last: bool) -> Iterator[None]:
-    """Within the block, a backward pass adds up gradients over the processes only if it is the last of its update."""
+    """Forward and backward in this block add up gradients over the processes only if they are the last of an update."""
     if isinstance(learner, DistributedDataParallel) and not last:
         with learner.no_sync():
             yield
@@ -147,21 +236,29 @@ def syncing(learner: nn.Module, last: bool) -> Iterator[None]:
 
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor, wherever its parts are. Every process must ask."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    put_together = getattr(tensor, "full_tensor", None)  # of torch's DTensor
+    return tensor if put_together is None else put_together()
 
 
 def part_like(full: Tensor, own: Tensor) -> Tensor:
     """The part of a whole tensor that belongs where `own` is."""
-    if isinstance(own, DTensor):
-        # Every process has the whole tensor and takes its own part: nothing is sent.
-        return distribute_tensor(full.to(own.device), own.device_mesh, own.placements, src_data_rank=None)
-    return full.to(own.device)
+    if not hasattr(own, "placements"):
+        return full.to(own.device)
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(own, DTensor)
+    # Every process has the whole tensor and takes its own part: nothing is sent.
+    return distribute_tensor(full.to(own.device), own.device_mesh, own.placements, src_data_rank=None)
 
 
 def _collective_device() -> torch.device:
     return local_device() if dist.get_backend() == "nccl" else torch.device("cpu")
 
 
-def everyone(world: World, values: Mapping[str, float]) -> dict[str, Any]:
-    """Named numbers added up over all processes; names must be the same everywhere."""
-    return dict(zip(values, world.total(list(values.values())), strict=True))
+def everyone(world: World, values: Mapping[str, float]) -> dict[str, float]:
+    """Named numbers added up over all processes, in their order."""
+    total: dict[str, float] = {}
+    for (one,) in world.gather([values]):
+        for name, value in one.items():
+            total[name] = total.get(name, 0.0) + value
+    return total

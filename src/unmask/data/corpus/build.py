@@ -52,7 +52,7 @@ Listener = Callable[[Progress | str], None]
 """Hears of progress, and sentences about what is being done."""
 
 Encode = Callable[[Draft], Generator[tuple[Chunk, EncodedChunk]]]
-"""Reads the files of a draft from its place on; every chunk with its tokens, in order. The text itself may be left out."""
+"""Reads the files of a draft from its place on: every chunk with its tokens, in order. Its text may be left out."""
 
 
 def build_corpus(
@@ -70,7 +70,7 @@ def build_corpus(
     The same files, tokenizer and settings give the same bytes, whatever the number of workers (all cores if it is
     None). The folder appears when all is done; until then `OUT.partial` holds what an interrupted build goes on from.
     """
-    encode = _on_this_machine(available_cores() if workers is None else workers)
+    encode = on_this_machine(workers)
     return build_with(encode, files, tokenizer, out, settings, overwrite=overwrite, listener=listener)
 
 
@@ -111,15 +111,16 @@ def build_with(
     return Corpus.open(out)
 
 
-def _on_this_machine(workers: int) -> Encode:
-    """Encoding in processes of this machine."""
-    if workers < 1:
-        raise SettingsError(f"workers: {workers} is too few; at least 1 is needed")
+def on_this_machine(workers: int | None = None) -> Encode:
+    """Encoding in processes of this machine: so many, one for each core if it is None."""
+    count = available_cores() if workers is None else workers
+    if count < 1:
+        raise SettingsError(f"workers: {count} is too few; at least 1 is needed")
 
     def encode(draft: Draft) -> Generator[tuple[Chunk, EncodedChunk]]:
         task = draft.journal.task
         chunks = read_chunks(task.inputs, task.settings, draft.place)
-        return encoded_chunks(chunks, draft.corpus / TOKENIZER, task.settings, workers)
+        return encoded_chunks(chunks, draft.corpus / TOKENIZER, task.settings, count)
 
     return encode
 

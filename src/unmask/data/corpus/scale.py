@@ -2,24 +2,23 @@
 
     build_with(on_ray(address="auto"), files, tokenizer, out)
 
-    files ──read──▶ requests ──encode──▶ answers ──in order──▶ shards
-            tasks, one a file    actors, one a core     here, as ever
+    files ──read──▶ requests ──encode──▶ answers ──write──▶ shards
+            tasks of the cluster, in order         here, as ever
 
 Requests and answers are the frames that the worker processes of one machine use, so both ways run the same code and
-give the same bytes; what is wrong with a file comes back as an answer, too, and is said in the order of the text. An
+give the same bytes. What is wrong with a file comes back as an answer, too, and is said in the order of the text. An
 interrupted build goes on, on a cluster or without one: `OUT.partial` does not know who encoded.
 
-What scales: encoding, which is nearly all of the work, with the cores of the cluster; and reading, with the number of
-files, as far as the cluster's memory can hold what was read ahead (one file is read by one task, so many files of some
-hundred megabytes are better than one of a terabyte). What does not: the shards are written by one process, this one,
-because where a shard ends depends on everything before it. Encoding costs some seventy times as much as that; with
-many more cores than that the writer is what they wait for. Its memory does not grow: Ray slows readers and encoders
-down when answers pile up.
+What scales: encoding, nearly all of the work, with the cores of the cluster. And reading, with the number of files: one
+is read by one task, and others are read ahead as far as the cluster's memory goes, so many files of some hundred
+megabytes are better than one of a terabyte. What does not scale: one process, this one, writes the shards, because
+where a shard ends depends on all text before it. It keeps up with some seventy cores (twenty if no words are looked
+for, which is quicker); more cores than that wait for it. Its memory stays as it is, but for some kilobytes that Ray
+remembers of every block: readers and encoders are slowed down when answers pile up.
 
 Every machine must find the files under the same path, and have the same versions of this package and of those that
 decide about tokens. The tokenizer is sent along. Ray moves functions and rows between its own processes with its own
-serialisation, which is a form of pickle: connect only to a cluster that you trust. Nothing of ours is written or read
-that way.
+serialisation, a form of pickle: connect only to a cluster that you trust. Nothing of ours is stored or read that way.
 """
 
 from __future__ import annotations
@@ -32,9 +31,10 @@ import logging
 import os
 import platform
 import signal
+import socket
 import tempfile
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -48,16 +48,17 @@ from unmask.data.corpus.pool import available_cores
 from unmask.data.corpus.worker import ChunkEncoder, EncodedChunk, receive_encoded, send_chunk, send_error, serve
 from unmask.errors import DataError, FetchError, SettingsError, UserError
 
-#: About so many bytes are handed over at once: little enough that even one file keeps many cores busy, but Ray remembers
-#: some kilobytes of every block until the end.
+#: About so many bytes are handed over at once: little enough that one file keeps many cores busy, but not less, since
+#: Ray remembers some kilobytes of every block until the end.
 BLOCK_BYTES = 1 << 23
 #: A task goes on with the next file until it has read so much.
 RUN_BYTES = 1 << 26
-# One reader feeds a dozen encoders or more.
-_CORES_A_READER = 8
+# One reader feeds a dozen encoders, or four that look for no words.
+_CORES_A_READER = 4
+# Seconds that a cluster may take to open the door.
+_PATIENCE = 10
 # What decides about tokens; two machines that differ in one of these could differ in their answers.
 _DECIDING = ("unmask", "tokenizers", "rjieba")
-_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DATA_LOG_LEVEL": "ERROR"}
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,7 @@ def on_ray(workers: int | None = None, *, address: str | None = None) -> Encode:
             # Blocks as they come, and one more on its way while one is written.
             batches = iter(answers.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=2))
             with contextlib.closing(batches):
-                for batch in batches:
-                    yield from _received(batch, draft.journal.task)
+                yield from _received(batches, draft.journal.task)
 
     return encode
 
@@ -190,15 +190,18 @@ def _encoder(shipped: Shipped) -> ChunkEncoder:
         return ChunkEncoder(Path(folder), shipped.settings)
 
 
-def _received(batch: Any, task: Task) -> Iterator[tuple[Chunk, EncodedChunk]]:
-    """The rows of a table of answers; a DataError that was sent is raised here."""
-    for row in batch.to_pylist():
-        encoded = receive_encoded(io.BytesIO(row["frame"]))
-        if encoded is None:
-            raise RuntimeError("an answer from the cluster was cut off")
-        place = Place(row["file"], row["line"])
-        name = task.inputs[place.file].path
-        yield Chunk(place, name, row["kind"], row["continues"], "", row["bytes_read"]), encoded
+def _received(batches: Iterable[Any], task: Task) -> Iterator[tuple[Chunk, EncodedChunk]]:
+    """The rows of tables of answers; a DataError that was sent is raised here."""
+    last = (0, 0)
+    for batch in batches:
+        for row in batch.to_pylist():
+            encoded = receive_encoded(io.BytesIO(row["frame"]))
+            place = Place(row["file"], row["line"])
+            if encoded is None or (place.file, place.line) <= last:
+                raise RuntimeError(f"an answer from the cluster is cut off or comes after a later one: {place}")
+            last = place.file, place.line
+            name = task.inputs[place.file].path
+            yield Chunk(place, name, row["kind"], row["continues"], "", row["bytes_read"]), encoded
 
 
 def _row(chunk: Chunk, frame: io.BytesIO, *, answered: bool) -> Any:
@@ -232,7 +235,7 @@ def _versions() -> tuple[str, ...]:
 def _connected(workers: int | None, address: str | None) -> Iterator[Any]:
     """Ray, connected and quiet; what was started for the build is ended after it."""
     ray = _import("ray")
-    with _environment(_QUIET), _silent(logging.getLogger("ray.data")):
+    with _silent(logging.getLogger("ray.data")):
         if ray.is_initialized():
             yield ray
             return
@@ -248,13 +251,21 @@ def _connect(ray: Any, address: str, workers: int | None) -> None:
     new = {"num_cpus": workers or available_cores(), "include_dashboard": False} if address == "local" else {}
     stop = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **new)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        told = str(error).strip().partition("\n")[0]
-        raise FetchError(f"the Ray cluster at {address} cannot be reached ({told})") from error
+        _knock(address)
+        with _no_telemetry():
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **new)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise FetchError(f"the Ray cluster at {address} cannot be reached ({_first_line(error)})") from error
     finally:
-        if threading.current_thread() is threading.main_thread():
+        if stop is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, stop)  # Ray has put its own there
+
+
+def _knock(address: str) -> None:
+    """OSError if nobody is there; Ray itself would go on trying for a quarter of an hour."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
 
 
 @contextlib.contextmanager
@@ -265,22 +276,22 @@ def _cluster_trouble(ray: Any) -> Iterator[None]:
     except ray.exceptions.RayTaskError:
         raise
     except ray.exceptions.RayError as error:
-        told = str(error).strip().partition("\n")[0]
-        raise FetchError(f"the Ray cluster failed ({told}); build again, and it goes on where it was") from error
+        told = f"the Ray cluster failed ({_first_line(error)}); build again, and it goes on where it was"
+        raise FetchError(told) from error
 
 
 @contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+def _no_telemetry() -> Iterator[None]:
+    """Have a Ray that is started meanwhile send nothing to its makers."""
+    before = os.environ.get("RAY_USAGE_STATS_ENABLED")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        if before is None:
+            del os.environ["RAY_USAGE_STATS_ENABLED"]
+        else:
+            os.environ["RAY_USAGE_STATS_ENABLED"] = before
 
 
 @contextlib.contextmanager
@@ -291,6 +302,10 @@ def _silent(logger: logging.Logger) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _import(name: str) -> Any:

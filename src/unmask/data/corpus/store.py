@@ -130,9 +130,7 @@ class Corpus:
         """Where a document lies: its sentences are one stretch of tokens of one shard."""
         number = _index(document, self.num_documents, "document")
         shard, first, last = self._document(number)
-        return DocumentSpan(
-            bisect_right(self._documents_before, number) - 1, tuple(self._bounds(shard, first, last))
-        )
+        return DocumentSpan(bisect_right(self._documents_before, number) - 1, tuple(self._bounds(shard, first, last)))
 
     def stretch(self, shard: int, start: int, end: int) -> tuple[Tokens, NDArray[np.bool_]]:
         """Tokens from `start` up to `end` of a shard, and for each whether a word begins with it."""

@@ -1,0 +1,142 @@
+"""Everything that a pre-training run is told, in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from unmask.config import Settings, changed, read_json, read_toml
+from unmask.data.corpus.format import CorpusSettings
+from unmask.data.masking import MaskingSettings
+from unmask.data.pairs import PairSettings
+from unmask.data.pretraining import ExampleSettings
+from unmask.errors import SettingsError
+from unmask.models.settings import (
+    BertSettings,
+    MaskedTokenSettings,
+    NextSentenceSettings,
+    SentenceOrderSettings,
+    bert_preset,
+)
+from unmask.text.training import VocabularySettings
+from unmask.train.settings import TrainSettings
+
+
+class StageSettings(Settings):
+    """A stretch of a run with examples of one length."""
+
+    length: Annotated[int, Field(ge=8)] = 128
+    updates: Annotated[int, Field(ge=1)]
+    batch_tokens: Annotated[int, Field(ge=8)] = 4096
+    """Tokens of a micro-batch, at most."""
+
+
+class ModelChoice(Settings):
+    """Which model is trained from nothing. To go on from a model, name it on the command line instead."""
+
+    size: str = "mini"
+    """tiny, mini, small, medium, base or large."""
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    seed: int = 0
+    """Of the first values."""
+    other: dict[str, Any] = {}
+    """Any other setting of a BERT model, such as positions or norm_place."""
+
+
+class PretrainSettings(Settings):
+    """A pre-training run."""
+
+    stages: Annotated[tuple[StageSettings, ...], Field(min_length=1)]
+    train: TrainSettings
+    model: ModelChoice = ModelChoice()
+    vocabulary: VocabularySettings = VocabularySettings(size=8000)
+    """Learned from the text if no tokenizer is given."""
+    corpus: CorpusSettings = CorpusSettings()
+    """How the text becomes a corpus if none is given."""
+    pairs: PairSettings = PairSettings()
+    masking: MaskingSettings = MaskingSettings()
+    held_out: Annotated[int, Field(ge=0)] = 100
+    """One document in so many is kept for evaluation; 0: none."""
+    evaluation_tokens: Annotated[int, Field(ge=1)] = 200_000
+    seed: int = 0
+    """Of the examples: order, pairs and masks."""
+    cloze: tuple[str, ...] = ()
+    """Texts with [MASK] that are filled in at each evaluation, for a person to see."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_updates(cls, data: Any) -> Any:
+        """The number of updates follows from the stages."""
+        if isinstance(data, Mapping) and isinstance(data.get("train"), Mapping):
+            stages = [stage for stage in data.get("stages", ()) if isinstance(stage, Mapping)]
+            total = sum(stage["updates"] for stage in stages if isinstance(stage.get("updates"), int))
+            given = data["train"].get("updates", total)
+            if given != total:
+                raise ValueError(f"train.updates is {given} but the stages have {total} together; leave it out")
+            if total:
+                return {**data, "train": {**data["train"], "updates": total}}
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        positions = self.bert(100).max_length
+        for stage in self.stages:
+            if stage.length > positions:
+                raise ValueError(f"a stage has length {stage.length} but the model reads {positions} tokens at most")
+            if stage.batch_tokens < stage.length:
+                raise ValueError(f"batch_tokens {stage.batch_tokens} is below the length {stage.length} of its stage")
+        return self
+
+    def bert(self, vocab_size: int) -> BertSettings:
+        """The model, for a vocabulary of this size, with the heads that the objectives need."""
+        size = bert_preset(self.model.size, vocab_size)
+        rate = self.model.dropout
+        plain = size.model_dump() | {
+            "dropout": {"embedding": rate, "residual": rate, "attention": rate, "activation": 0.0},
+            "heads": [head.model_dump() for head in self.heads],
+        }
+        return BertSettings.parse(plain | self.model.other, "model")
+
+    @property
+    def heads(self) -> tuple[MaskedTokenSettings | NextSentenceSettings | SentenceOrderSettings, ...]:
+        """What stands on the encoder."""
+        match self.pairs.objective:
+            case "nsp":
+                return MaskedTokenSettings(), NextSentenceSettings()
+            case "sop":
+                return MaskedTokenSettings(), SentenceOrderSettings()
+            case "none":
+                return (MaskedTokenSettings(),)
+
+    def examples(self, stage: StageSettings) -> ExampleSettings:
+        """How the examples of a stage are made."""
+        return ExampleSettings(
+            length=stage.length,
+            batch_tokens=stage.batch_tokens,
+            pairs=self.pairs,
+            masking=self.masking,
+            seed=self.seed,
+            held_out=self.held_out,
+        )
+
+
+def shipped_configs() -> dict[str, Path]:
+    """The configs that come with the package, by name."""
+    folder = Path(str(resources.files("unmask"))) / "configs"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def read_pretrain_settings(config: str, changes: Sequence[str] = ()) -> PretrainSettings:
+    """Settings from a .toml or .json file, or one of the shipped configs by its name, with some changed."""
+    known = shipped_configs()
+    path = known.get(config, Path(config))
+    if not path.is_file():
+        raise SettingsError(f"{config}: no such file, nor a config of that name; there are {', '.join(known)}")
+    data = read_toml(path) if path.suffix == ".toml" else read_json(path)
+    if not isinstance(data, Mapping):
+        raise SettingsError(f"{path}: expected a table of settings")
+    return PretrainSettings.parse(changed(data, changes), str(path))
