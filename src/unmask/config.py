@@ -113,23 +113,37 @@ def _read(path: Path, name: str, parse: Callable[[str], T]) -> T:
 
 
 def changed(data: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """Settings with some set anew, each written as `group.name=value`; a value that is not JSON is text."""
+    """Settings with some set anew, each written as `group.name=value`; a value that is not JSON is text.
+
+    In a list the number of an entry stands for its name: `stages.0.updates=100`.
+    """
     result = copy.deepcopy(dict(data))
     for change in changes:
         key, equals, text = change.partition("=")
         if not equals or not key.strip():
             raise SettingsError(f"{shown(change)} does not say what to set; write it as name=value or group.name=value")
         *groups, name = key.strip().split(".")
-        place = result
+        place: Any = result
         for group in groups:
-            place = place.setdefault(group, {})
-            if not isinstance(place, dict):
+            place = place.setdefault(group, {}) if isinstance(place, dict) else place[_entry(place, group, change)]
+            if not isinstance(place, dict | list):
                 raise SettingsError(f"{shown(change)}: {group} is a single value, not a group of settings")
-        try:
-            place[name] = json.loads(text)
-        except ValueError:
-            place[name] = text
+        place[name if isinstance(place, dict) else _entry(place, name, change)] = _value(text)
     return result
+
+
+def _entry(entries: Sequence[Any], name: str, change: str) -> int:
+    """The number of an entry of a list."""
+    if not (name.isdecimal() and int(name) < len(entries)):
+        raise SettingsError(f"{shown(change)}: {name} is no entry of a list whose last is {len(entries) - 1}")
+    return int(name)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def sentence(error: ValidationError) -> str:

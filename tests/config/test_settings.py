@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
 from pydantic import Field, ValidationError
 
-from unmask.config import Settings, read_json, unknown_setting
+from unmask.config import Settings, changed, read_json, read_toml, unknown_setting
 from unmask.errors import SettingsError, UserError
 
 
@@ -117,3 +118,76 @@ def test_files(tmp_path: Path) -> None:
 def test_the_nearest_name_is_offered() -> None:
     assert unknown_setting("droput", ["dropout", "bias"]) == "unknown setting droput; did you mean dropout?"
     assert unknown_setting("xyz", ["b", "a"]) == "unknown setting xyz; known settings are a, b"
+
+
+def test_toml_files(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('\ufeffhidden_size = 7 # wide\n[inner]\nrate = 0.5\nnames = ["a", "北"]\n', encoding="utf-8")
+    settings = Outer.read(path)
+    assert (settings.hidden_size, settings.inner.rate, settings.inner.names) == (7, 0.5, ("a", "北"))
+    assert read_toml(path) == {"hidden_size": 7, "inner": {"rate": 0.5, "names": ["a", "北"]}}
+    for content, words in [
+        (b"hidden_size = 7\non = maybe", r"run\.toml: not valid TOML \(.*line 2"),
+        (b"hidden_size = '\xff'", r"run\.toml: not valid TOML"),
+        (b"x = " + b"[" * 100_000, r"run\.toml: not valid TOML"),
+        (b"hiden_size = 7", r"run\.toml: unknown setting hiden_size; did you mean hidden_size"),
+        (b"hidden_size = 2020-01-01", r"run\.toml: hidden_size: .*integer"),
+        (b"hidden_size = nan", r"run\.toml: hidden_size: "),
+    ]:
+        path.write_bytes(content)
+        with pytest.raises(SettingsError, match=words) as caught:
+            Outer.read(path)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(SettingsError, match=r"absent\.toml: no such file"):
+        read_toml(tmp_path / "absent.toml")
+    with pytest.raises(SettingsError, match="not an ordinary file"):
+        read_toml(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("a=2", {"a": 2}),
+        (" a =2", {"a": 2}),
+        ("b.c=0.5", {"b": {"c": 0.5, "d": [1, 2]}}),
+        ("b.e=x", {"b": {"c": 1, "d": [1, 2], "e": "x"}}),
+        ("new.deep.er=null", {"new": {"deep": {"er": None}}}),
+        ('b={"z": [1]}', {"b": {"z": [1]}}),
+        ("a=true", {"a": True}),
+        ("a=True", {"a": "True"}),  # not JSON, so text; what reads it says that a boolean is wanted
+        ("a=", {"a": ""}),
+        ("a=x=y", {"a": "x=y"}),
+        ('a="2"', {"a": "2"}),
+        ("a=北京", {"a": "北京"}),
+        ("a=" + "[" * 100_000, {"a": "[" * 100_000}),
+        ("b.d.1=5", {"b": {"c": 1, "d": [1, 5]}}),
+        ("s.0.n=5", {"s": [{"n": 5}, {"n": 2}]}),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_settings_set_anew(change: str, expected: dict[str, object]) -> None:
+    data = {"a": 1, "b": {"c": 1, "d": [1, 2]}, "s": [{"n": 1}, {"n": 2}]}
+    assert changed(data, [change]) == data | expected
+    assert data == {"a": 1, "b": {"c": 1, "d": [1, 2]}, "s": [{"n": 1}, {"n": 2}]}  # what was given stays
+
+
+def test_one_change_after_another() -> None:
+    assert changed({}, ["a.b=1", "a.c=2", "a.b=3"]) == {"a": {"b": 3, "c": 2}}
+    assert changed({"a": 1}, []) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("a", "'a' does not say what to set; write it as name=value"),
+        ("=5", "does not say what to set"),
+        ("a.b=5", "'a.b=5': a is a single value, not a group of settings"),
+        ("s.2=5", "'s.2=5': 2 is no entry of a list whose last is 1"),
+        ("s.x.n=5", "x is no entry of a list whose last is 1"),
+        ("s.-1.n=5", "-1 is no entry"),
+        ("s.0.n.m=5", "n is a single value"),
+    ],
+)
+def test_changes_that_make_no_sense(change: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(words)):
+        changed({"a": 1, "s": [{"n": 1}, {"n": 2}]}, [change])

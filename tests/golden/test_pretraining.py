@@ -146,7 +146,7 @@ def test_losses_and_every_gradient_equal_transformers(batch: PretrainBatch, tmp_
 
 
 def test_a_step_of_adamw_equals_transformers(batch: PretrainBatch, tmp_path: Path) -> None:
-    """In double precision: Adam's first step divides a gradient by itself, and by its rounding error where it is tiny."""
+    """In double precision: Adam divides a gradient by itself at first, which is its rounding error where it is tiny."""
     model = new_model()
     theirs = counterpart(model, tmp_path / "model").double()
     model.double()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from unmask.models.assign import named_tensors
-from unmask.models.bert import num_parameters
+from unmask.models.bert import Bert, num_parameters
+from unmask.models.folder import load_model, save_model
 from unmask.models.init import Model, assemble, build_model
 from unmask.models.settings import BertSettings, GptSettings, TransformerSettings
-from unmask.models.surgery import remove_heads, remove_layers, remove_neurons
+from unmask.models.surgery import extend_vocabulary, remove_heads, remove_layers, remove_neurons
 from unmask.nn.batch import Batch
 from unmask.nn.record import mask_heads
 
@@ -35,7 +37,7 @@ def build(kind: str, positions: dict[str, object], **changes: object) -> Model:
     if data.pop("model", "bert") == "gpt":
         return build_model(GptSettings.parse(data), seed=3).eval()
     heads = [{"kind": "mlm"}, {"kind": "classify", "labels": ["a", "b"]}]
-    return build_model(BertSettings.parse(data | {"heads": heads}), seed=3).eval()
+    return build_model(BertSettings.parse({"heads": heads} | data), seed=3).eval()
 
 
 def output(model: Model) -> Tensor:
@@ -208,3 +210,80 @@ def test_an_encoder_decoder_is_refused() -> None:
             operate(model, {0: [0]})
     with pytest.raises(ValueError, match="models of one stack"):
         remove_layers(model, [0])
+
+
+# More tokens
+
+PIECES = [[3], [1, 2, 3], [12, 12, 5]]
+HEADS = [{"kind": "nsp"}, {"kind": "classify", "labels": ["a", "b"]}]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kind", ["learned", "rotary"])
+def test_new_tokens_begin_as_the_mean_of_their_pieces(tied: bool, kind: str) -> None:
+    model = build(kind, {}, heads=[{"kind": "mlm", "tied": tied}, *HEADS])
+    assert isinstance(model, Bert)
+    with torch.no_grad():
+        model.heads["mlm"].bias.copy_(torch.linspace(-1, 1, 13))
+    before = {name: tensor.clone() for name, tensor in named_tensors(model).items()}
+    larger = extend_vocabulary(model, PIECES)
+    assert larger.settings == model.settings.replace(vocab_size=16)
+    assert_settings_describe(larger)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in named_tensors(model).items())
+    for name, tensor in named_tensors(larger).items():
+        old = before[name]
+        if tensor.shape != old.shape:
+            assert tensor.shape[0] == 16, name
+            expected = torch.stack([old[ids].mean(0) for ids in PIECES])
+            torch.testing.assert_close(tensor[13:], expected, rtol=0, atol=1e-7)
+        assert torch.equal(tensor[:13] if tensor.shape != old.shape else tensor, old), name
+    assert torch.equal(output(larger), output(model))
+    rows = output(model)
+    logits = larger.masked_token_logits(rows)
+    old_logits = model.masked_token_logits(rows)
+    torch.testing.assert_close(logits[:, :13], old_logits, rtol=0, atol=1e-6)
+    means = torch.stack([old_logits[:, ids].mean(1) for ids in PIECES], 1)
+    torch.testing.assert_close(logits[:, 13:], means, rtol=0, atol=1e-5)
+    encoded = model(BATCH)
+    assert torch.equal(larger.next_sentence_logits(larger(BATCH)), model.next_sentence_logits(encoded))
+
+
+def test_new_tokens_are_read_and_learn() -> None:
+    model = build("learned", {})
+    assert isinstance(model, Bert)
+    larger = extend_vocabulary(model, PIECES).train()
+    batch = Batch.of([[13, 14, 15], [1, 15]])
+    table = larger.encoder.embeddings.token.weight
+    assert table.requires_grad
+    larger.masked_token_logits(larger(batch).sequence).logsumexp(-1).sum().backward()
+    assert table.grad is not None
+    assert table.grad[13:].abs().sum(1).min() > 0
+    one, two = Batch.of([[13]]), Batch.of([[3]])  # made of this one alone
+    larger.eval()
+    torch.testing.assert_close(larger(one).sequence, larger(two).sequence, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_larger_model_is_saved_and_loaded(tied: bool, tmp_path: Path) -> None:
+    model = build("learned", {}, head_size=None, heads=[{"kind": "mlm", "tied": tied}])
+    assert isinstance(model, Bert)
+    larger = extend_vocabulary(model, PIECES)
+    save_model(larger, tmp_path / "model")
+    loaded, report = load_model(tmp_path / "model")
+    assert isinstance(loaded, Bert)
+    assert not report.new
+    assert loaded.settings.vocab_size == 16
+    assert all(torch.equal(tensor, named_tensors(larger)[name]) for name, tensor in named_tensors(loaded).items())
+
+
+def test_what_was_frozen_stays_so_and_nothing_to_add_adds_nothing() -> None:
+    model = build("learned", {})
+    assert isinstance(model, Bert)
+    model.encoder.embeddings.token.weight.requires_grad_(False)
+    larger = extend_vocabulary(model, PIECES)
+    assert not larger.encoder.embeddings.token.weight.requires_grad
+    assert larger.heads["mlm"].bias.requires_grad
+    assert not larger.training
+    assert extend_vocabulary(model, []).settings == model.settings
+    with pytest.raises(ValueError, match="at least one old token"):
+        extend_vocabulary(model, [[1], []])

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from unmask import __version__
-from unmask.cli import console, corpus, models, quickstart, text, use
+from unmask.cli import console, corpus, models, quickstart, text, train, use
 from unmask.errors import Stopped, UnmaskError
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ app.command("fill-mask")(use.fill_mask)
 app.command("quickstart")(quickstart.quickstart)
 app.add_typer(text.tokenizer, name="tokenizer")
 app.add_typer(corpus.corpus, name="corpus")
+app.add_typer(train.train, name="train")
 
 
 def main(arguments: list[str] | None = None) -> None:

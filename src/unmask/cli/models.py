@@ -40,11 +40,21 @@ def fetch(
 
 def _list(json: bool) -> None:
     """What can be fetched, and what is here."""
-    from unmask.models.catalogue import catalogue
+    from unmask.models.catalogue import catalogue, shipped
     from unmask.models.fetch import list_cached
 
     cached = {entry.name: entry for entry in list_cached()}
     rows: list[dict[str, Any]] = [
+        {
+            "name": model.name,
+            "here": True,
+            "megabytes": round(cached[model.name].size / 1e6),
+            "licence": model.licence,
+            "description": model.description,
+        }
+        for model in shipped().values()
+    ]
+    rows += [
         {
             "name": entry.name,
             "here": entry.name in cached,

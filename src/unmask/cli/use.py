@@ -90,20 +90,18 @@ def _show(chunks: Iterator[Any], kept: list[str], width: int, json: bool) -> Non
 def fill_mask(
     texts: Texts = None,
     model: Annotated[
-        str | None,
+        str,
         typer.Option(
             "--model", "-m", metavar="NAME", help="Short name, Hub id, or folder of a BERT with its MLM head."
         ),
-    ] = None,
+    ] = "mini-zh",
     file: TextFile = None,
     encoding: Encoding = "utf-8",
     top: Annotated[int, typer.Option(min=1, metavar="N", help="How many candidates to show.")] = 5,
     json: Json = False,
 ) -> None:
-    """Guess what stands at each [MASK] of a text."""
+    """Guess what stands at each [MASK] of a text, by our small Chinese model unless another is named."""
     given = console.texts_from(texts, file, encoding)
-    if model is None:
-        raise UserError("say which model is to guess: --model FOLDER or --model ORG/NAME of a BERT with its MLM head")
     from unmask.bundle import load
 
     with console.download_bar() as report:

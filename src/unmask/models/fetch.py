@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.errors import UserError
-from unmask.models.catalogue import catalogue
+from unmask.models.catalogue import catalogue, shipped, short_names
 from unmask.models.fetch_hub import cached_repositories, fetch_repository
 from unmask.models.fetch_package import cached_folder, fetch_package
 from unmask.models.fetch_progress import Progress
@@ -51,6 +51,8 @@ def fetch(
     if not name.strip():
         raise UserError(f"no name given to fetch; give a folder, org/name on the Hub, or one of {_short_names()}")
     report = progress or _silent
+    if name in shipped():
+        return shipped()[name].folder
     if name in catalogue():  # also where a folder of that name happens to lie: that one is ./NAME
         return fetch_package(catalogue()[name], home(), report, refresh=refresh, offline=offline())
     local = _folder(name)
@@ -65,12 +67,15 @@ def fetch(
 
 def list_cached() -> list[Cached]:
     """What `fetch` can give without the network, catalogue first."""
-    found = []
+    found = [Cached(model.name, model.folder, _size(model.folder)) for model in shipped().values()]
     for entry in catalogue().values():
         if (folder := cached_folder(entry, home())) is not None:
-            size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-            found.append(Cached(entry.name, folder, size))
+            found.append(Cached(entry.name, folder, _size(folder)))
     return found + [Cached(name, folder, size) for name, folder, size in cached_repositories()]
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def home() -> Path:
@@ -104,13 +109,13 @@ def _near(name: str) -> str | None:
     """The name of the catalogue that was probably meant. The Hub's own names nearly all have a slash."""
     if "/" in name:
         return None
-    names = {known.lower(): known for known in catalogue()}
+    names = {known.lower(): known for known in short_names()}
     near = difflib.get_close_matches(name.lower()[:80], names, n=1, cutoff=0.75)
     return names[near[0]] if near else None
 
 
 def _short_names() -> str:
-    return ", ".join(catalogue())
+    return ", ".join(short_names())
 
 
 def _silent(_: Progress) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from unmask.errors import FetchError, UserError
-from unmask.models.catalogue import catalogue
+from unmask.models.catalogue import short_names
 from unmask.models.fetch_progress import Progress, Report
 
 ALLOWED = (
@@ -95,7 +95,7 @@ def _snapshot(name: str, report: Report, revision: str | None, *, local: bool) -
         return Path(folder)
     except errors.HFValidationError:
         raise UserError(
-            f"{name}: neither a folder, nor a name of the catalogue ({', '.join(catalogue())}), nor a possible "
+            f"{name}: neither a folder, nor a name of the catalogue ({', '.join(short_names())}), nor a possible "
             "repository of the Hub (org/name)"
         ) from None
     except errors.GatedRepoError:
@@ -105,7 +105,7 @@ def _snapshot(name: str, report: Report, revision: str | None, *, local: bool) -
     except errors.RepositoryNotFoundError:
         raise FetchError(
             f"{name}: the Hub knows no such repository; check the spelling of org/name, set HF_TOKEN if it is "
-            f"private, or take a name of the catalogue ({', '.join(catalogue())})"
+            f"private, or take a name of the catalogue ({', '.join(short_names())})"
         ) from None
     except Exception as error:  # the library lets errors of its HTTP client through, and those vary by version
         if local and isinstance(error, OSError):
@@ -124,7 +124,7 @@ def _sentence(name: str, error: Exception) -> str:
     reason = (str(root).splitlines() or [""])[0][:150] or type(root).__name__
     return (
         f"{name}: the Hub at {constants.ENDPOINT} could not be reached ({reason}); set HF_ENDPOINT to a mirror, give "
-        f"a local folder, or take a name of the catalogue ({', '.join(catalogue())}), which comes from PyPI"
+        f"a local folder, or take a name of the catalogue ({', '.join(short_names())}), which needs no Hub"
     )
 
 

@@ -12,6 +12,7 @@ from unmask.nn.crf import CRF
 from unmask.nn.dropout import Dropout
 from unmask.nn.ffn import Activation
 from unmask.nn.layout import Layout
+from unmask.nn.vocabulary import vocabulary_loss
 
 Pooling = Literal["cls", "mean", "max"]
 
@@ -64,8 +65,17 @@ class MaskedTokenHead(nn.Module):
 
     def forward(self, rows: Tensor, embedding: Tensor) -> Tensor:
         """(R', H) → logits (R', V). Give only the masked rows: the vocabulary is the dear part."""
-        weight = embedding if self.output is None else self.output.weight
-        return F.linear(self.norm(self.activation(self.dense(rows))), weight, self.bias)
+        return F.linear(self._prepared(rows), self._weight(embedding), self.bias)
+
+    def loss(self, rows: Tensor, embedding: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy of the logits with targets (R',), summed; quicker than by way of all logits."""
+        return vocabulary_loss(self._prepared(rows), self._weight(embedding), self.bias, targets)
+
+    def _prepared(self, rows: Tensor) -> Tensor:
+        return self.norm(self.activation(self.dense(rows)))
+
+    def _weight(self, embedding: Tensor) -> Tensor:
+        return embedding if self.output is None else self.output.weight
 
 
 class PairHead(nn.Module):

@@ -29,28 +29,29 @@ class Pretraining:
 
     def sums(self, model: nn.Module, batch: PretrainBatch) -> dict[str, Tensor]:
         """Cross-entropy over hidden tokens and over pairs."""
-        tokens, pairs = logits(model, batch, self.pairs)
-        sums = {"mlm": F.cross_entropy(tokens, batch.targets, reduction="sum")}
-        if pairs is not None and batch.pair_labels is not None:
-            sums[self.pairs] = F.cross_entropy(pairs, batch.pair_labels, reduction="sum")
+        assert isinstance(model, Bert)
+        hidden, encoded = looked_at(model, batch)
+        sums = {"mlm": model.masked_token_loss(hidden, batch.targets)}
+        if batch.pair_labels is not None:
+            sums[self.pairs] = F.cross_entropy(
+                _pair_logits(model, encoded, self.pairs), batch.pair_labels, reduction="sum"
+            )
         return sums
 
 
-def logits(model: nn.Module, batch: PretrainBatch, pairs: str) -> tuple[Tensor, Tensor | None]:
-    """Over the vocabulary for each hidden token (M, V), and for each pair (B, 2).
+def looked_at(model: Bert, batch: PretrainBatch) -> tuple[Tensor, Encoded]:
+    """The rows of the hidden tokens (M, H), and what the encoder says of the rows that are asked about.
 
-    Nothing is computed for tokens that are not asked about: neither the vocabulary nor the last block.
+    Nothing is computed for tokens that nobody asks about: neither the vocabulary nor the last block.
     """
-    assert isinstance(model, Bert)
     firsts = batch.batch.layout.first_rows(batch.masked_rows.device)
     asked, order = torch.cat([firsts, batch.masked_rows]).sort()  # [CLS] is never hidden
     encoded: Encoded = model(batch.batch, asked)
-    hidden = order.argsort()[len(firsts) :]
-    tokens = model.masked_token_logits(encoded.sequence.index_select(0, hidden))
-    if pairs == "none":
-        return tokens, None
-    judge = model.next_sentence_logits if pairs == "nsp" else model.sentence_order_logits
-    return tokens, judge(encoded)
+    return encoded.sequence.index_select(0, order.argsort()[len(firsts) :]), encoded
+
+
+def _pair_logits(model: Bert, encoded: Encoded, pairs: str) -> Tensor:
+    return model.next_sentence_logits(encoded) if pairs == "nsp" else model.sentence_order_logits(encoded)
 
 
 class HeldOut:
@@ -73,9 +74,11 @@ class HeldOut:
     def measure(self, model: nn.Module, number: int) -> dict[str, float]:
         """Losses and right guesses of one batch, summed."""
         batch = self.batches[number].to(device_of(model))
-        tokens, pairs = logits(model, batch, self.pairs)
-        found = {"tokens": len(batch.targets)} | _judged("mlm", tokens, batch.targets)
-        if pairs is not None and batch.pair_labels is not None:
+        assert isinstance(model, Bert)
+        hidden, encoded = looked_at(model, batch)
+        found = {"tokens": len(batch.targets)} | _judged("mlm", model.masked_token_logits(hidden), batch.targets)
+        if batch.pair_labels is not None:
+            pairs = _pair_logits(model, encoded, self.pairs)
             found |= {"pairs": len(batch.pair_labels)} | _judged("pair", pairs, batch.pair_labels)
         return found
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from unmask.config import Settings, changed, read_json, read_toml
+from unmask.config import Settings, changed, read_json, read_toml, shown
 from unmask.data.corpus.format import CorpusSettings
 from unmask.data.masking import MaskingSettings
 from unmask.data.pairs import PairSettings
@@ -43,8 +43,16 @@ class ModelChoice(Settings):
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     seed: int = 0
     """Of the first values."""
-    other: dict[str, Any] = {}
+    other: dict[str, Any] = Field(default_factory=dict)
     """Any other setting of a BERT model, such as positions or norm_place."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        """Size of the vocabulary and heads are not chosen here: they follow from the text and the objectives."""
+        for name in ("vocab_size", "heads"):
+            if name in self.other:
+                raise ValueError(f"other has {name}, which follows from the rest; leave it out")
+        return self
 
 
 class PretrainSettings(Settings):
@@ -72,11 +80,14 @@ class PretrainSettings(Settings):
     def _count_updates(cls, data: Any) -> Any:
         """The number of updates follows from the stages."""
         if isinstance(data, Mapping) and isinstance(data.get("train"), Mapping):
-            stages = [stage for stage in data.get("stages", ()) if isinstance(stage, Mapping)]
+            given = data.get("stages")
+            listed = given if isinstance(given, Sequence) and not isinstance(given, str) else ()
+            stages = [stage for stage in listed if isinstance(stage, Mapping)]
             total = sum(stage["updates"] for stage in stages if isinstance(stage.get("updates"), int))
-            given = data["train"].get("updates", total)
-            if given != total:
-                raise ValueError(f"train.updates is {given} but the stages have {total} together; leave it out")
+            updates = data["train"].get("updates", total)
+            if total and updates != total:
+                said = f"train.updates is {shown(updates)} but the stages have {total} together"
+                raise ValueError(f"{said}; leave it out")
             if total:
                 return {**data, "train": {**data["train"], "updates": total}}
         return data
@@ -139,4 +150,5 @@ def read_pretrain_settings(config: str, changes: Sequence[str] = ()) -> Pretrain
     data = read_toml(path) if path.suffix == ".toml" else read_json(path)
     if not isinstance(data, Mapping):
         raise SettingsError(f"{path}: expected a table of settings")
+    data = data.get("pretrain", data)  # the settings that a run wrote down
     return PretrainSettings.parse(changed(data, changes), str(path))

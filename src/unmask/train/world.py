@@ -9,15 +9,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from unmask.errors import FetchError, SettingsError
@@ -111,16 +115,47 @@ def joined() -> Iterator[World]:
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
         raise SettingsError(f"WORLD_SIZE is set but {missing[0]} is not; start several processes with torchrun")
-    device = local_device()
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        dist.init_process_group("gloo")
     with lost():
+        _join()
         yield World.present()
     # After an error nothing is taken down: the others may be waiting for us, and leaving is what tells them.
     dist.destroy_process_group()
+
+
+def _join() -> None:
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = _clean_store(rank, size) if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else None
+    device = local_device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", store=store, rank=rank, world_size=size, device_id=device)
+    else:
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+
+
+def _clean_store(rank: int, size: int) -> Store:
+    """A corner of torchrun's store that no earlier process has used.
+
+    torchrun keeps one store however often it starts its processes, and who comes first would find the addresses of the
+    dead there. So each says hello with a word of its own, and the first one answers with the name of a corner until all
+    have heard it.
+    """
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(address, port, is_master=False, timeout=timedelta(minutes=30))
+    word = corner = secrets.token_hex(8)
+    if rank:
+        store.set(f"unmask/hello/{rank}", word)
+        corner = store.get(f"unmask/answer/{word}").decode()
+        store.set(f"unmask/heard/{corner}/{rank}", "yes")
+    missing = [] if rank else list(range(1, size))
+    while missing:
+        for other in missing:
+            if store.check([f"unmask/hello/{other}"]):
+                word = store.get(f"unmask/hello/{other}").decode()
+                store.set(f"unmask/answer/{word}", corner)
+        missing = [other for other in missing if not store.check([f"unmask/heard/{corner}/{other}"])]
+        time.sleep(0.01)
+    return PrefixStore(f"unmask/{corner}", store)
 
 
 @contextmanager

@@ -235,7 +235,7 @@ def _versions() -> tuple[str, ...]:
 def _connected(workers: int | None, address: str | None) -> Iterator[Any]:
     """Ray, connected and quiet; what was started for the build is ended after it."""
     ray = _import("ray")
-    with _silent(logging.getLogger("ray.data")):
+    with _silent(logging.getLogger("ray.data")), _no_telemetry():
         if ray.is_initialized():
             yield ray
             return
@@ -252,8 +252,7 @@ def _connect(ray: Any, address: str, workers: int | None) -> None:
     stop = signal.getsignal(signal.SIGTERM)
     try:
         _knock(address)
-        with _no_telemetry():
-            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **new)
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **new)
     except (OSError, ValueError, RuntimeError) as error:
         raise FetchError(f"the Ray cluster at {address} cannot be reached ({_first_line(error)})") from error
     finally:
@@ -282,7 +281,7 @@ def _cluster_trouble(ray: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_telemetry() -> Iterator[None]:
-    """Have a Ray that is started meanwhile send nothing to its makers."""
+    """Have Ray gather nothing for its makers, and a Ray that is started meanwhile send them nothing."""
     before = os.environ.get("RAY_USAGE_STATS_ENABLED")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
