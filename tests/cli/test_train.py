@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from unmask.bundle import Bundle
 from unmask.cli.main import run as unmask
 from unmask.data.corpus.store import Corpus
 from unmask.data.pretraining import Examples
+from unmask.models.bert import Bert
+from unmask.models.folder import load_model
 from unmask.tasks.pretrain import Pretraining
 from unmask.tasks.pretrain_settings import read_pretrain_settings
 from unmask.text import Tokenizer
@@ -72,6 +73,13 @@ def pretrain(out: Path, *arguments: object, config: object = DEMO) -> int:
     return unmask(["train", "pretrain", str(config), "--out", str(out), *map(str, arguments)])
 
 
+def model_of(run: Path) -> Bert:
+    model, report = load_model(run / "model")
+    assert isinstance(model, Bert)
+    assert not report.new
+    return model
+
+
 def refused(capsys: Captured, *words: str) -> None:
     """What was said is one line with these words."""
     out, err = capsys.readouterr()
@@ -108,7 +116,7 @@ def test_the_model_is_what_transformers_reads(done: Path) -> None:
     assert not info["mismatched_keys"]
     settings = read_pretrain_settings(str(done / "settings.json"))
     corpus = Corpus.open(done / "data" / "corpus")
-    ours = Bundle.load(done / "model").model
+    ours = model_of(done)
     task = Pretraining("nsp")
     for number in range(3):
         batch = Examples(corpus, settings.examples(settings.stages[0]))[number]
@@ -163,25 +171,25 @@ def test_a_pipe_gets_plain_lines(text: str, tmp_path: Path, capsys: Captured) ->
 @pytest.fixture(scope="module")
 def long(text: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "long"
-    assert pretrain(run, "--text", text, *flags(300, train__save_every=1000, train__evaluate_every=100)) == 0
+    assert pretrain(run, "--text", text, *flags(120, train__save_every=1000, train__evaluate_every=50)) == 0
     return run
 
 
 def test_stopped_from_outside_it_goes_on_to_the_same_bits(text: str, long: Path, tmp_path: Path) -> None:
-    given = ["--text", text, *flags(300, train__save_every=1000, train__evaluate_every=100)]
+    given = ["--text", text, *flags(120, train__save_every=1000, train__evaluate_every=50)]
     run = tmp_path / "run"
-    ended = interrupted(signal.SIGTERM, run, 40, DEMO, "--out", run, *given)
+    ended = interrupted(signal.SIGTERM, run, 15, DEMO, "--out", run, *given)
     assert ended.returncode == 143, ended.stderr
     assert ended.stderr.splitlines()[-1] == "unmask: stopped"
     first = newest_checkpoint(run)
     assert first is not None
-    ended = interrupted(signal.SIGINT, run, 200, DEMO, "--out", run, *given, "--resume")
+    ended = interrupted(signal.SIGINT, run, 60, DEMO, "--out", run, *given, "--resume")
     assert ended.returncode == 130, ended.stderr
     assert "going on after update" in ended.stderr
     assert newest_checkpoint(run) != first
     assert not (run / "model").exists()
     assert pretrain(run, "--resume", "--threads", 1, config=run / "settings.json") == 0
-    assert digest(run, 300) == digest(long, 300)
+    assert digest(run, 120) == digest(long, 120)
 
 
 def test_another_run_is_not_written_over(copy: Path, text: str, capsys: Captured) -> None:
@@ -278,7 +286,7 @@ def test_going_on_from_a_model_with_more_words(done: Path, text: str, tmp_path: 
     old, new = Tokenizer.from_folder(done / "model"), Tokenizer.from_folder(run / "model")
     assert new.vocab_size == old.vocab_size + 2
     assert new.encode("Ibuprofen", special_tokens=False).ids == [new.id("ibuprofen")]
-    model = Bundle.load(run / "model").model
+    model = model_of(run)
     assert model.settings.vocab_size == new.vocab_size
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     losses = [entry["evaluation"]["mlm_loss"] for entry in entries if "evaluation" in entry]
@@ -355,7 +363,7 @@ def test_wrong_text(tmp_path: Path, capsys: Captured) -> None:
     assert pretrain(tmp_path / "few", "--text", few, *flags()) == 2
     refused(capsys, "documents for held out but at least 2 are needed", "held_out")
     bad = tmp_path / "bad.txt"
-    bad.write_bytes("a good line\n\n".encode() + "北京\n".encode("gb18030"))
+    bad.write_bytes(b"a good line\n\n" + "北京\n".encode("gb18030"))
     assert pretrain(tmp_path / "bad", "--text", bad, *flags()) == 2
     refused(capsys, "bad.txt", "line 3")
     empty = tmp_path / "empty.txt"
@@ -393,9 +401,9 @@ def test_two_processes_speak_with_one_voice(text: str, tmp_path: Path) -> None:
     assert ended.stderr.count("parameters; Corpus(") == 1
     assert ended.stderr.count("held out, update 4") == 1
     assert ended.stdout.count("the model, in Hugging Face's layout") == 1
-    assert Bundle.load(run / "model").model.settings.num_layers == 2
+    assert model_of(run).settings.num_layers == 2
     alone = tmp_path / "alone"
     assert pretrain(alone, "--text", text, *flags(4, train__accumulate=2)) == 0
-    one, two = (Bundle.load(folder / "model").model.state_dict() for folder in (run, alone))
+    one, two = (model_of(folder).state_dict() for folder in (run, alone))
     for name, tensor in one.items():
         torch.testing.assert_close(tensor, two[name], rtol=1e-4, atol=1e-5)

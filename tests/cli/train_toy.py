@@ -11,10 +11,37 @@ import sys
 import time
 from pathlib import Path
 
-ENGLISH = (
-    "the cat dog house river small big runs sleeps eats under over a green old tree king queen went to market bought "
-    "fish bread and then came home again"
-).split()
+ENGLISH = [
+    "the",
+    "cat",
+    "dog",
+    "house",
+    "river",
+    "small",
+    "big",
+    "runs",
+    "sleeps",
+    "eats",
+    "under",
+    "over",
+    "a",
+    "green",
+    "old",
+    "tree",
+    "king",
+    "queen",
+    "went",
+    "to",
+    "market",
+    "bought",
+    "fish",
+    "bread",
+    "and",
+    "then",
+    "came",
+    "home",
+    "again",
+]
 CHINESE = ["北京是中国的首都", "我爱吃苹果和面包", "天气很好我们去公园", "他在学校学习中文", "小猫在树上睡觉"]
 MODEL = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "ffn_size": 24, "max_length": 40}
 

@@ -13,6 +13,7 @@ JOBS.json is a list of jobs, done one after another by all processes:
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -37,7 +38,7 @@ from unmask.train import checkpoint, loop
 from unmask.train.loop import fit
 from unmask.train.settings import TrainSettings
 from unmask.train.step import Means, Part, run_window, share_of, window_counts
-from unmask.train.world import World, joined, joint_learner, whole
+from unmask.train.world import World, joined, joint_learner, model_of, whole
 
 Job = Mapping[str, Any]
 
@@ -155,7 +156,7 @@ def settings_of(job: Job) -> TrainSettings:
     return TrainSettings.model_validate(toy.settings(20).model_dump() | job.get("settings", {}))
 
 
-def model_of(job: Job) -> nn.Module:
+def toy_of(job: Job) -> nn.Module:
     changes = job.get("model", {})
     model = toy.model()
     if changes:
@@ -168,8 +169,8 @@ def gradients_of(job: Job) -> dict[str, Tensor]:
     settings = settings_of(job)
     world = World.present(settings.engine)
     torch.set_default_dtype(torch.float64 if job.get("double") else torch.float32)
-    model = model_of(job)
-    learner = joint_learner(model, world)
+    learner = joint_learner(toy_of(job), world)
+    model = model_of(learner)
     numbers = range(job.get("start", 0), job.get("start", 0) + settings.accumulate)
     window = [Part(number, Uneven()[number], counts) for number, counts in share_of(numbers, world)]
     means = Means(TASKS[job.get("task", "both")](), world, settings.seed, precision=settings.precision)
@@ -193,7 +194,7 @@ def held_by_each(model: nn.Module, world: World) -> Tensor:
 
 def fitted(job: Job) -> dict[str, Any]:
     """Train; what evaluations said, and what the trained model says alone in each process."""
-    model, judge = model_of(job), Judge(job.get("evaluate", 0))
+    model, judge = toy_of(job), Judge(job.get("evaluate", 0))
     source: Any = Uneven()
     if "trouble" in job:
         source = Trouble(source, **job["trouble"])
@@ -202,7 +203,7 @@ def fitted(job: Job) -> dict[str, Any]:
     run = Path(job["fit"])
     task = TASKS[job.get("task", "both")]()
     position = fit(model, task, source, settings_of(job), run, judge if len(judge) else None)
-    model.eval()
+    model = copy.deepcopy(model.to(torch.float64)).eval()  # an ordinary model again
     with torch.no_grad():
         alone = float(model(Batch.of([[5, 6, 7]])).sequence.square().sum())
     return {"said": judge.said, "alone": alone, "position": position.model_dump(mode="json")}
@@ -212,7 +213,7 @@ def refused(job: Job) -> dict[str, Any]:
     # Machines that share no disk each see a folder of their own.
     run = Path(f"{job['refuse']}-{World.present().rank}" if job.get("apart") else job["refuse"])
     try:
-        fit(model_of(job), TASKS[job.get("task", "both")](), Uneven(), settings_of(job), run)
+        fit(toy_of(job), TASKS[job.get("task", "both")](), Uneven(), settings_of(job), run)
     except UnmaskError as error:
         return {"error": type(error).__name__, "says": str(error)}
     return {}

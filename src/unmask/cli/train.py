@@ -167,7 +167,7 @@ def _find_rate(settings: Any, inputs: Any, out: Path, json: bool) -> None:
 
     claim(out, settings, inputs, resume=True)
     prepared = prepare(settings, inputs, out, Said())
-    task = Pretraining(settings.pairs.objective)
+    task = Pretraining(settings.pairs.objective, settings.pairs.weight)
     with console.counting("learning rates"):
         sweep = find_rate(prepared.model, task, prepared.source, FinderSettings(), settings.train.optimizer)
     picture = out / "rates.png"

@@ -31,6 +31,9 @@ class PairSettings(Settings):
     """What the pair is asked: does the second follow (nsp), are they in order (sop), or there is one text only."""
     unrelated: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
     """Of pairs: how many do not follow (nsp) or are swapped (sop)."""
+    weight: Annotated[float, Field(gt=0.0)] = 1.0
+    """How much the question about the pair counts beside the hidden tokens. There are few pairs in a small batch, so
+    their gradient is large and uncertain: it may drown the other."""
     short: Annotated[float, Field(ge=0.0, le=1.0)] = 0.1
     """How many examples are filled to a random shorter length only."""
 

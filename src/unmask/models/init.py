@@ -7,10 +7,13 @@ from typing import Protocol, assert_never, runtime_checkable
 import torch
 from torch import nn
 
+from unmask.errors import SettingsError
 from unmask.models.bert import Bert
 from unmask.models.gpt import Gpt
 from unmask.models.settings import BertSettings, GptSettings, TransformerSettings
 from unmask.models.transformer import Transformer
+from unmask.nn.embeddings import Embeddings
+from unmask.nn.positions.absolute import LearnedPositions, sinusoids
 from unmask.nn.settings import LayerSettings
 
 Model = Bert | Gpt | Transformer
@@ -30,6 +33,22 @@ def build_model(settings: BertSettings | GptSettings | TransformerSettings, seed
         model = assemble(settings)
     initialise(model, settings, torch.Generator().manual_seed(seed))
     return model
+
+
+@torch.no_grad()
+def start_as_sinusoids(model: Model) -> None:
+    """Give a learned table of positions the Transformer's waves as its first values, as large as those of the tokens.
+
+    From random values a model must learn, place by place, which places are neighbours; with waves, one matrix says so
+    for all of them. A small model on a small budget otherwise hardly leaves the frequencies of single tokens.
+    """
+    for embeddings in (module for module in model.modules() if isinstance(module, Embeddings)):
+        if not isinstance(embeddings.positions, LearnedPositions):
+            raise SettingsError("positions_start: only a learned table of positions can start as sinusoids")
+        table = embeddings.positions.table.weight
+        places = torch.arange(table.shape[0], device=table.device)
+        waves = sinusoids(places, table.shape[1])
+        table.copy_(waves * (embeddings.token.weight.square().mean().sqrt() / waves.square().mean().sqrt()))
 
 
 def assemble(settings: BertSettings | GptSettings | TransformerSettings) -> Model:

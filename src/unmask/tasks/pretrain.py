@@ -18,9 +18,10 @@ from unmask.text.tokenizer import Tokenizer
 class Pretraining:
     """The losses `mlm` and, where texts come in pairs, `nsp` or `sop`, each over its own items."""
 
-    def __init__(self, pairs: str) -> None:
-        """`pairs` is the objective: nsp, sop or none."""
+    def __init__(self, pairs: str, pair_weight: float = 1.0) -> None:
+        """`pairs` is the objective: nsp, sop or none. Its loss counts `pair_weight` times, that of the tokens once."""
         self.pairs = pairs
+        self.weights = {pairs: pair_weight}
 
     def counts(self, batch: PretrainBatch) -> dict[str, float]:
         """Hidden tokens, and pairs."""

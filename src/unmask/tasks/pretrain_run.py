@@ -18,7 +18,7 @@ from unmask.errors import ModelError, SettingsError, UserError
 from unmask.models.bert import Bert, num_parameters
 from unmask.models.fetch import fetch
 from unmask.models.folder import load_model, write_model
-from unmask.models.init import build_model
+from unmask.models.init import build_model, start_as_sinusoids
 from unmask.models.surgery import extend_vocabulary
 from unmask.storage import atomic_write, disk_trouble, new_folder
 from unmask.tasks.pretrain import HeldOut, Pretraining, Stages
@@ -93,7 +93,7 @@ def pretrain(
     if world.is_first:
         listener.masking(prepared.report)
         atomic_write(run / "masking.json", (json.dumps(prepared.report.as_json(), indent=1) + "\n").encode())
-    task = Pretraining(settings.pairs.objective)
+    task = Pretraining(settings.pairs.objective, settings.pairs.weight)
     position = fit(prepared.model, task, prepared.source, settings.train, run, prepared.evaluator, listener)
     if prepared.evaluator is not None:
         read_best(run, prepared.model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -43,6 +43,8 @@ class ModelChoice(Settings):
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     seed: int = 0
     """Of the first values."""
+    positions_start: Literal["random", "sinusoidal"] = "random"
+    """What a learned table of positions begins with: waves say at once what is near, random values must learn it."""
     other: dict[str, Any] = Field(default_factory=dict)
     """Any other setting of a BERT model, such as positions or norm_place."""
 

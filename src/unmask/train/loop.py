@@ -40,7 +40,7 @@ from unmask.train.settings import TrainSettings
 from unmask.train.signals import Stop
 from unmask.train.step import Means, Part, run_window, share_of, window_counts
 from unmask.train.task import Evaluator, Source, Task
-from unmask.train.world import World, check_possible, joint_learner, put_together, whole
+from unmask.train.world import World, check_possible, give_back, joint_learner, model_of, whole
 
 
 def fit(
@@ -56,7 +56,7 @@ def fit(
 
     The model is where its parameters are; with several processes (see `world.joined`) each calls this with the same
     arguments. At the end the model has the last weights, or their average where one was asked for; the best by the
-    evaluator's score are in the run folder (`read_best`).
+    evaluator's score are in the run folder (`read_best`). With engine fsdp it learns nothing before the end.
     """
     with _Run(model, task, settings, run, listener or Listener()) as one:
         return one.train(source, evaluator)
@@ -75,7 +75,7 @@ class _Run:
     def __init__(
         self, model: nn.Module, task: Task[Any], settings: TrainSettings, run: Path, listener: Listener
     ) -> None:
-        self.model, self.settings, self.run, self.listener = model, settings, run, listener
+        self.given, self.settings, self.run, self.listener = model, settings, run, listener
         self.world = World.present(settings.engine)
         self.device = next(model.parameters()).device
         check_possible(model, self.world, settings.precision, settings.compile)
@@ -86,9 +86,10 @@ class _Run:
         if settings.compile:
             compile_blocks(model)
         self.learner = joint_learner(model, self.world)
+        self.model = model_of(self.learner)
         scaler = build_scaler(self.device, settings.precision)
-        average = None if settings.average is None else Average(model, settings.average, warmup=True)
-        self.trained = Trained(model, build_optimizer(model, settings.optimizer), scaler, average)
+        average = None if settings.average is None else Average(self.model, settings.average, warmup=True)
+        self.trained = Trained(self.model, build_optimizer(self.model, settings.optimizer), scaler, average)
         self.means = Means(task, self.world, settings.seed, self.device, settings.precision, scaler)
         self.schedule = build_schedule(settings.schedule, settings.updates)
         torch.manual_seed(settings.seed)
@@ -220,7 +221,7 @@ class _Run:
         average = self.trained.average
         if average is not None:
             average.hand_over(self.model)
-        put_together(self.learner)
+        give_back(self.learner, self.given)
         return self.position
 
 

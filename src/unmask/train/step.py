@@ -66,6 +66,7 @@ def run_window(
     Each micro-batch is divided by the counts of the whole window, so the split into micro-batches does not matter.
     """
     found: dict[str, Tensor] = {}
+    weights: Mapping[str, float] = getattr(means.task, "weights", {})
     for place, part in enumerate(window):
         if means.seed is not None:
             torch.manual_seed(dropout_seed(means.seed, part.number))
@@ -77,7 +78,7 @@ def run_window(
             losses = {name: value * (weight / max(counts[name], 1e-9)) for name, value in sums.items()}
             for name, value in losses.items() if part.counts else ():
                 found[name] = found[name] + value.detach() if name in found else value.detach()
-            objective = torch.stack(list(losses.values())).sum()
+            objective = torch.stack([value * weights.get(name, 1.0) for name, value in losses.items()]).sum()
             # Several processes must all go backward, or one would wait for ever: torch's error is better than that.
             if objective.requires_grad or means.world.size > 1:
                 means.scaler.scale(objective).backward()

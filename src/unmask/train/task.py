@@ -29,7 +29,10 @@ Micro = TypeVar("Micro", contravariant=True)
 
 
 class Task(Protocol[Micro]):
-    """A way to learn from micro-batches of one kind. Names of losses are the same in both methods."""
+    """A way to learn from micro-batches of one kind. Names of losses are the same in both methods.
+
+    A task may also have `weights: Mapping[str, float]`: how much each loss counts in what is minimised, 1 if not named.
+    """
 
     def counts(self, batch: Micro) -> Mapping[str, float]:
         """How many items each loss of this micro-batch is a sum over (or the sum of their weights)."""

@@ -6,6 +6,7 @@ its share of each update's, and sums are divided by the counts of all.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -25,7 +26,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from torch.nn.parallel import DistributedDataParallel
 
 from unmask.errors import FetchError, SettingsError
-from unmask.models.assign import named_tensors
+from unmask.models.assign import assign, named_tensors
 from unmask.train.precision import Precision
 
 Engine = Literal["ddp", "fsdp"]
@@ -206,47 +207,52 @@ def check_possible(model: nn.Module, world: World, precision: Precision, compile
 
 
 def joint_learner(model: nn.Module, world: World) -> nn.Module:
-    """The learner of this process. With FSDP2, `model` itself is cut up: each process keeps a part of every tensor."""
-    learner = Learner(model)
+    """The learner of this process, and in it the model that learns (`model_of`); see `give_back`."""
     if world.size == 1:
-        return learner
+        return Learner(model)
     device = next(model.parameters()).device
-    if world.engine == "ddp":
-        # A model may have parts that a task does not use, as BERT's pooler where there are no pairs; torch would stop
-        # at the second update. It also lets torch leave its buckets in their first order, without which a resumed run
-        # of three or more processes would add up in another order than an unbroken one.
-        learner.register_parameter("unused", nn.Parameter(torch.zeros(1, device=device)))  # or torch warns of none
-        return DistributedDataParallel(learner, forward_sync_buffers=False, find_unused_parameters=True)
-    _shard(learner, world, device)
-    return learner
+    if world.engine == "fsdp":
+        return _sharded(model, world, device)
+    learner = Learner(model)
+    # A model may have parts that a task does not use, as BERT's pooler where there are no pairs; torch would stop at
+    # the second update. It also lets torch leave its buckets in their first order, without which a resumed run of three
+    # or more processes would add up in another order than an unbroken one.
+    learner.register_parameter("unused", nn.Parameter(torch.zeros(1, device=device)))  # or torch warns of none
+    return DistributedDataParallel(learner, forward_sync_buffers=False, find_unused_parameters=True)
 
 
-def _shard(learner: Learner, world: World, device: torch.device) -> None:
+def model_of(learner: nn.Module) -> nn.Module:
+    """The model that learns: the one given to `joint_learner`, or with FSDP2 a copy that is cut up."""
+    inner = learner.module if isinstance(learner, DistributedDataParallel) else learner
+    assert isinstance(inner, Learner)
+    return inner.model
+
+
+def give_back(learner: nn.Module, model: nn.Module) -> None:
+    """Give the model that `joint_learner` was given what was learned. Every process must ask."""
+    learned = model_of(learner)
+    if learned is not model:
+        assign(model, {name: whole(tensor.detach()) for name, tensor in named_tensors(learned).items()})
+
+
+def _sharded(model: nn.Module, world: World, device: torch.device) -> nn.Module:
+    """A copy of which each process keeps a part of every tensor. The model itself waits on the CPU.
+
+    A copy, because torch cannot undo it: what was cut up cannot be moved, copied or used by one process alone.
+    """
     # Not at the top: its import takes longer than torch's own.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    model = learner.model
-    for tensor in named_tensors(model).values():  # as DDP does: all begin with the first one's values
+    learner = Learner(copy.deepcopy(model))
+    model.cpu()
+    for tensor in named_tensors(learner).values():  # as DDP does: all begin with the first one's values
         dist.broadcast(tensor.detach(), 0)
     mesh = init_device_mesh(device.type, (world.size,))
-    for block in _separate_blocks(model):
+    for block in _separate_blocks(learner):
         fully_shard(block, mesh=mesh, reshard_after_forward=True)
     # Said outright, for torch would leave the outermost whole after an evaluation; its tensors are then other objects.
-    fully_shard(learner, mesh=mesh, reshard_after_forward=True)
-
-
-def put_together(learner: nn.Module) -> None:
-    """Give every process the whole model again, for good. Every process must ask; there is no training after it."""
-    if not dist.is_initialized():
-        return
-    from torch.distributed.fsdp import FSDPModule
-
-    if isinstance(learner, FSDPModule):
-        learner.set_reshard_after_forward(False)
-        for module in learner.modules():
-            if isinstance(module, FSDPModule):
-                module.unshard()
+    return fully_shard(learner, mesh=mesh, reshard_after_forward=True)
 
 
 def _separate_blocks(model: nn.Module) -> list[nn.Module]:
