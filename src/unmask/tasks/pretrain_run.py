@@ -227,6 +227,8 @@ def _model(settings: PretrainSettings, inputs: Inputs, tokenizer: Tokenizer) -> 
     if inputs.start is None:
         fresh = build_model(settings.bert(tokenizer.vocab_size), settings.model.seed)
         assert isinstance(fresh, Bert)
+        if settings.model.positions_start == "sinusoidal":
+            start_as_sinusoids(fresh)
         return fresh
     folder = fetch(inputs.start)
     model, _ = load_model(folder, heads=settings.heads, seed=settings.model.seed)

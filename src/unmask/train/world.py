@@ -252,7 +252,8 @@ def _sharded(model: nn.Module, world: World, device: torch.device) -> nn.Module:
     for block in _separate_blocks(learner):
         fully_shard(block, mesh=mesh, reshard_after_forward=True)
     # Said outright, for torch would leave the outermost whole after an evaluation; its tensors are then other objects.
-    return fully_shard(learner, mesh=mesh, reshard_after_forward=True)
+    fully_shard(learner, mesh=mesh, reshard_after_forward=True)
+    return learner
 
 
 def _separate_blocks(model: nn.Module) -> list[nn.Module]:
