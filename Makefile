@@ -17,10 +17,10 @@ quickstart: $(VENV)/.run
 
 # One thread a process: two processes share two cores better than two teams of threads do.
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 test-all: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -37,6 +37,10 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/encoder.py
 	$(BIN)/python benchmarks/attention_groups.py
 	$(BIN)/python benchmarks/corpus.py
+	$(BIN)/python benchmarks/pretrain.py
+	$(BIN)/python benchmarks/pretrain.py --profile
+	$(BIN)/python benchmarks/pretrain.py --start
+	$(BIN)/python benchmarks/pretrain.py --learn 200
 
 clean:
 	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

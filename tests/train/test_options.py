@@ -340,14 +340,14 @@ class Classify:
 
     def __init__(self, settings: LossSettings) -> None:
         self.settings = settings
-        self.weights = class_weights(settings, self.labels, (2, 1, 1))
+        self.by_class = class_weights(settings, self.labels, (2, 1, 1))
 
     def targets(self, batch: Any) -> Tensor:
         first = batch.batch.ids[batch.batch.layout.first_rows(batch.batch.ids.device)]
         return (first * 3 // toy.VOCAB).clamp(max=2)
 
     def counts(self, batch: Any) -> dict[str, float]:
-        return {"class": weight_of(self.targets(batch), self.weights)}
+        return {"class": weight_of(self.targets(batch), self.by_class)}
 
     def rows(self, batch: Any) -> int:
         return len(batch.batch)
@@ -357,7 +357,7 @@ class Classify:
         return model.class_logits(model(batch.batch))
 
     def loss(self, logits: Tensor, batch: Any) -> dict[str, Tensor]:
-        return {"class": cross_entropy(logits, self.targets(batch), self.settings.smoothing, self.weights)}
+        return {"class": cross_entropy(logits, self.targets(batch), self.settings.smoothing, self.by_class)}
 
     def sums(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
         return self.loss(self.logits(model, batch), batch)
@@ -392,7 +392,7 @@ def test_smoothing_and_weights_are_torchs_mean_over_the_update(settings: LossSet
     with torch.no_grad():
         logits = torch.cat([task.logits(first, batch) for batch in window])
         targets = torch.cat([task.targets(batch) for batch in window])
-    plain = torch.nn.CrossEntropyLoss(task.weights, label_smoothing=settings.smoothing)
+    plain = torch.nn.CrossEntropyLoss(task.by_class, label_smoothing=settings.smoothing)
     found = [one.losses["class"] for one in watch.progress]
     assert found[0] == pytest.approx(float(plain(logits, targets)), rel=1e-5)
     assert sum(found[-5:]) < 0.8 * sum(found[:5])

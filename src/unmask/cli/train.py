@@ -51,7 +51,6 @@ def pretrain(
     """Pre-train BERT (MLM and NSP) on your text. After an interruption, --resume goes on where it was."""
     from unmask.tasks.pretrain_run import Inputs, recorded_inputs
     from unmask.tasks.pretrain_settings import read_pretrain_settings
-    from unmask.train.world import joined
 
     settings = read_pretrain_settings(config, changes or ())
     inputs = Inputs(text=tuple(text or ()), corpus=corpus, tokenizer=tokenizer, start=start, extend=extend)
@@ -64,6 +63,13 @@ def pretrain(
         torch.set_num_threads(threads)
     # torchrun starts everything again when a process is lost: then there is something to go on with.
     resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    _train(settings, inputs, out, resume=resume, seeds=seeds, find_rate=find_rate, json=json)
+
+
+def _train(settings: Any, inputs: Any, out: Path, *, resume: bool, seeds: int, find_rate: bool, json: bool) -> None:
+    """One run, several, or a sweep of learning rates, in as many processes as torchrun started."""
+    from unmask.train.world import joined
+
     with joined() as world:
         if find_rate:
             if world.size > 1:

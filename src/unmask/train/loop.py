@@ -42,6 +42,8 @@ from unmask.train.step import Means, Part, run_window, share_of, window_counts
 from unmask.train.task import Evaluator, Source, Task
 from unmask.train.world import World, check_possible, give_back, joint_learner, model_of, whole
 
+_DRAW_EVERY = 30.0  # seconds
+
 
 def fit(
     model: nn.Module,
@@ -92,6 +94,7 @@ class _Run:
         self.trained = Trained(self.model, build_optimizer(self.model, settings.optimizer), scaler, average)
         self.means = Means(task, self.world, settings.seed, self.device, settings.precision, scaler)
         self.schedule = build_schedule(settings.schedule, settings.updates)
+        self.drawn = -math.inf
         torch.manual_seed(settings.seed)
         newest = agreed_checkpoint(run, self.world)
         self.position = Position() if newest is None else read_checkpoint(newest, self.trained)
@@ -196,7 +199,8 @@ class _Run:
                 remarks = self.learner(evaluator.remarks)
             score = values[evaluator.score]
             before = self.position.best
-            if before is None or (score < before if evaluator.lower_is_better else score > before):
+            better = before is None or (score < before if evaluator.lower_is_better else score > before)
+            if better and math.isfinite(score):
                 self.position = self.position.replace(best=score, best_update=self.position.updates, stale=0)
                 write_best(self.run, self.model, self.position, self.world)
             else:
@@ -215,7 +219,15 @@ class _Run:
         write_checkpoint(self.run, self.trained, self.position, self.world)
         if self.world.is_first:
             drop_old_checkpoints(self.run, self.settings.keep)
+            self._draw()
+
+    def _draw(self) -> None:
+        """Draw the curves, but not so often that drawing takes longer than learning."""
+        now = time.monotonic()
+        ended = self.position.stopped or self.position.updates == self.settings.updates
+        if ended or now - self.drawn > _DRAW_EVERY:
             plot_curves(self.run)
+            self.drawn = now
 
     def _finish(self) -> Position:
         average = self.trained.average

@@ -40,6 +40,7 @@ class RDrop(Generic[Micro]):
     def __init__(self, task: Scored[Micro], alpha: float) -> None:
         self.task = task
         self.alpha = alpha
+        self.weights: Mapping[str, float] = getattr(task, "weights", {})
 
     def counts(self, batch: Micro) -> Mapping[str, float]:
         """The counts of the task, and one for each row of logits."""
