@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import arguments, data_folder, interleaved, show
 from torch import nn
 
+from common import arguments, data_folder, interleaved, show
 from unmask.data.corpus.build import build_corpus
 from unmask.data.corpus.format import CorpusSettings
 from unmask.data.corpus.store import Corpus

@@ -118,15 +118,16 @@ class Trouble:
 
     def __init__(self, source: Any, what: str, rank: int, number: int, once: str) -> None:
         self.source, self.what, self.rank, self.number, self.once = source, what, rank, number, Path(once)
+        self.process = os.getpid()  # not that of a worker, which may be the one that asks
 
     def __getitem__(self, number: int) -> Any:
         if number >= self.number and int(os.environ.get("RANK", "0")) == self.rank and not self.once.exists():
             self.once.write_text(str(os.getpid()))
             match self.what:
                 case "killed":
-                    os.kill(os.getpid(), signal.SIGKILL)
+                    os.kill(self.process, signal.SIGKILL)
                 case "terminated":
-                    os.kill(os.getpid(), signal.SIGTERM)
+                    os.kill(self.process, signal.SIGTERM)
                 case "data":
                     self.once.unlink()  # a wrong file stays wrong
                     raise DataError("no label in this line", file="train.tsv", line=7)

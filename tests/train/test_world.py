@@ -68,7 +68,7 @@ RUNS: dict[str, dict[str, Any]] = {
         | {"updates": 8, "evaluate_every": 4, "freeze": LOWER | {"until": 3}},
         "evaluate": 3,
     },
-    "frozen": {"settings": USUAL | {"updates": 5, "freeze": LOWER}, "evaluate": 1, "task": "masks"},
+    "frozen": {"settings": USUAL | {"updates": 5, "freeze": LOWER, "workers": 1}, "evaluate": 1, "task": "masks"},
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "compile": ({"settings": {"engine": "fsdp", "compile": True}}, "compile and engine fsdp do not go together"),
@@ -145,14 +145,15 @@ def distance(one: torch.Tensor, two: torch.Tensor) -> float:
 
 
 def furthest(folder: Path, other: Path) -> float:
-    """The greatest distance of two stored models.
-
-    Softmax does not see the biases of keys: their gradients are rounding errors, which Adam makes large. Nothing
-    depends on them.
-    """
+    """The greatest distance of two stored models."""
     one, two = (load_file(path / "model.safetensors") for path in (folder, other))
     assert one.keys() == two.keys()
-    return max(distance(one[name], two[name]) for name in one if name.startswith("model.") and "key.bias" not in name)
+    return max(distance(one[name], two[name]) for name in one if name.startswith("model.") and not unseen(name))
+
+
+def unseen(name: str) -> bool:
+    """The biases of keys, which softmax does not see: their gradients are rounding errors, which Adam makes large."""
+    return name.endswith("key.bias")
 
 
 def last(run: Path) -> Path:
@@ -271,7 +272,7 @@ def test_after_an_accident_everything_ends_as_without(engine: str, done: Path, t
     went = launch(tmp_path, accidents(engine, tmp_path), 2, "--max-restarts", "2")
     assert (tmp_path / "killed.happened").exists()
     assert digest(tmp_path / "killed") == digest(done / f"{engine}-plain")
-    assert "unmask: another process of this run has ended; its own message says why" in went.stderr
+    assert "unmask: another process of this run has ended or is stuck; its own message says why" in went.stderr
     assert (tmp_path / "terminated.happened").exists()
     assert went.stderr.count("unmask: stopped") == 2  # one was asked, both did
     assert digest(tmp_path / "terminated") == digest(done / f"{engine}-plain")
@@ -309,9 +310,21 @@ def test_killed_in_the_middle_of_a_save(engine: str, rank: int, done: Path, tmp_
     went = launch(tmp_path, [job], 2, "--max-restarts", "3")
     assert went.returncode == 0, went.stderr
     assert (tmp_path / "happened").exists()
-    assert "Signal 9 (SIGKILL)" in went.stderr
+    assert "(exitcode: -9)" in went.stderr
     assert digest(tmp_path / "run") == digest(done / f"{engine}-plain")
     assert not list((tmp_path / "run").glob(".*"))
+
+
+@pytest.mark.slow
+def test_killed_while_workers_make_batches(done: Path, tmp_path: Path) -> None:
+    """They hold the lines to the other process open, until they see that they are alone."""
+    trouble = {"what": "killed", "rank": 1, "number": 40, "once": str(tmp_path / "happened")}
+    job = with_engine(RUNS["plain"], "ddp") | {"fit": str(tmp_path / "run"), "trouble": trouble}
+    job["settings"]["workers"] = 1
+    went = launch(tmp_path, [job], 2, "--max-restarts", "1")
+    assert went.returncode == 0, went.stderr
+    assert (tmp_path / "happened").exists()
+    assert digest(tmp_path / "run") == digest(done / "ddp-plain")
 
 
 @pytest.mark.slow
@@ -329,7 +342,7 @@ def test_three_processes_and_then_another_engine(engine: str, done: Path, tmp_pa
     )
     assert first.returncode == 0, first.stderr
     found, expected = load_file(file), toys.gradients_of(GRADIENTS["five"])
-    gradients = [key for key in expected if key.startswith("gradient.")]
+    gradients = [key for key in expected if key.startswith("gradient.") and not unseen(key)]
     assert max(distance(expected[key], found[key]) for key in gradients) <= 1e-6
     after_ten(whole, resumed)
     after_ten(whole, changed)

@@ -99,12 +99,14 @@ class World:
         ]
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Until all processes are here, however long one of them prepares or writes something."""
         if self.size > 1:
-            dist.barrier()
+            dist.barrier(_patient)
 
 
 ALONE = World()
+#: Torch gives up waiting after minutes, as it should where all compute the same; here one may work for all.
+_patient: dist.ProcessGroup | None = None
 
 
 @contextmanager
@@ -132,6 +134,8 @@ def _join() -> None:
         dist.init_process_group("nccl", store=store, rank=rank, world_size=size, device_id=device)
     else:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    global _patient
+    _patient = dist.new_group(backend="gloo", timeout=timedelta(days=7))
 
 
 def _clean_store(rank: int, size: int) -> Store:
@@ -166,7 +170,7 @@ def lost() -> Iterator[None]:
         yield
     except RuntimeError as error:
         if _LOST.search(str(error)):
-            raise FetchError("another process of this run has ended; its own message says why") from error
+            raise FetchError("another process of this run has ended or is stuck; its own message says why") from error
         raise
 
 
