@@ -272,9 +272,6 @@ def test_killed_while_saving_the_newest_checkpoint_loads(program: Program, tmp_p
     kill_saves(program, tmp_path / "run", 12)
 
 
-@pytest.mark.xfail(
-    strict=False, reason="drop_old_checkpoints does not look at a folder that has lost its position.json"
-)
 def test_a_checkpoint_that_was_half_removed_is_removed_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,8 +125,12 @@ def drop_old_checkpoints(run: Path, keep: int) -> None:
     found = _numbered(run)
     for number in sorted(found)[:-keep]:
         shutil.rmtree(found[number])
-    for draft in (*run.glob(".checkpoint-*"), *run.glob(f".{BEST}.*")):
+    # A process may have been killed while it removed one.
+    broken = [folder for folder in run.glob("checkpoint-*") if not (folder / "position.json").is_file()]
+    for draft in (*broken, *run.glob(".checkpoint-*"), *run.glob(f".{BEST}.*")):
         shutil.rmtree(draft, ignore_errors=True)
+    for file in run.glob(".*.tmp"):
+        file.unlink(missing_ok=True)
 
 
 def _write(target: Path, tensors: Mapping[str, Tensor], position: Position, world: World) -> None:
