@@ -133,7 +133,7 @@ class Theirs:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return float(loss)
+        return float(loss.detach())
 
 
 def speed(corpus: Corpus, dropout: float, rounds: int, spare: Path) -> dict[str, object]:
@@ -189,9 +189,9 @@ def _kind(name: str) -> str:
         "products of matrices": ("::mm", "addmm", "bmm", "matmul"),
         "softmax, losses": ("softmax", "nll_loss", "cross_entropy"),
         "attention kernel": ("flash_attention",),
+        "activation": ("gelu", "tanh"),
         "random numbers and dropout": ("random_", "bernoulli", "dropout", "::ge", "Dropout"),
         "norms": ("layer_norm",),
-        "activation": ("gelu", "tanh"),
         "optimizer and clipping": ("adamw", "Optimizer", "vector_norm", "foreach"),
         "copies and fills": ("copy_", "::cat", "fill_", "zero", "index", "embedding", "gather", "clone"),
         "element by element": ("::add", "::mul", "::sum", "::div", "::sub"),
