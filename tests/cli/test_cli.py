@@ -131,7 +131,7 @@ def test_a_tokenizer_is_trained_and_reported(tmp_path: Path, capsys: pytest.Capt
         (["embed", "-m", "FOLDER", "--file", "a", "x"], 2, "not both"),
         (["embed", "-m", "FOLDER", "--out", "x.txt", "x"], 2, ".npy"),
         (["info", "/no/such/folder"], 2, "no such folder"),
-        (["fill-mask", "paris"], 2, "--model"),
+        (["fill-mask", "paris"], 2, "[MASK]"),
         (["fill-mask", "-m", "FOLDER", "paris"], 2, "no [MASK]"),
         (["tokenizer", "train", "/no/such.txt", "--out", "t"], 2, "no such file"),
         (["tokenizer", "train", "/no/such.txt", "--out", "t", "--kind", "magic"], 2, "kind"),
