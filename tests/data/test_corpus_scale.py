@@ -49,8 +49,6 @@ scale.BLOCK_BYTES = 1 << 16
 main(sys.argv[1:])
 """
 
-pytestmark = pytest.mark.xdist_group("ray")  # one Ray for all of them
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
