@@ -21,6 +21,8 @@ from unmask.nn.heads import Pooling
 from unmask.storage import new_folder
 from unmask.tasks.embed import Vectors, embed
 from unmask.tasks.fill_mask import Guess, fill_mask
+from unmask.tasks.predict import Prediction, Predictor
+from unmask.tasks.usage import USAGE, read_usage, write_usage
 from unmask.text import Tokenizer
 
 
@@ -48,6 +50,7 @@ class Bundle:
         self.report = report
         _check_vocabulary(model, tokenizer, folder)
         self.sentence = sentence
+        self._predictor: Predictor | None = None
         self.folder = folder
 
     @property
@@ -103,6 +106,26 @@ class Bundle:
             raise TaskError("the mlm head of this model is new and has not been trained: it would only guess at random")
         return fill_mask(self._bert("masked tokens"), self.tokenizer, text, top=top, max_length=self.max_length)
 
+    @property
+    def predictor(self) -> Predictor:
+        """The model as it was fine-tuned to be used."""
+        if self._predictor is None:
+            model = self._bert("predictions")
+            self._predictor = Predictor(model, self.tokenizer, read_usage(self.folder, model))
+        return self._predictor
+
+    def predict(self, texts: Iterable[str], pairs: Iterable[str] | None = None) -> list[Prediction]:
+        """What a fine-tuned model says of each text, or pair; for questions, `pairs` are the texts that may answer."""
+        if isinstance(texts, str):
+            texts = [texts]
+        if isinstance(pairs, str):
+            pairs = [pairs]
+        return list(self.predict_stream(texts, pairs))
+
+    def predict_stream(self, texts: Iterable[str], pairs: Iterable[str] | None = None) -> Iterator[Prediction]:
+        """The same one by one, for more texts than fit in memory."""
+        return self.predictor.run(self.predictor.examples(texts, pairs))
+
     def to(self, device: torch.device | str) -> Bundle:
         """The same bundle with its model on another device; moved in place."""
         self.model.to(device)
@@ -113,6 +136,8 @@ class Bundle:
         with new_folder(Path(folder), overwrite=overwrite) as draft:
             write_model(self.model, draft)
             self.tokenizer.save(draft)
+            if self._predictor is not None or (self.folder is not None and (self.folder / USAGE).is_file()):
+                write_usage(draft, self.predictor.usage)
             if self.sentence is not None:
                 write_sentence_settings(draft, self.sentence, self.model.settings.hidden_size)
 

@@ -586,7 +586,7 @@ def test_a_folder_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("name", ["./absent", "/absent/folder", "~/absent-folder", "a\\b", "", "  "])
 def test_a_path_that_is_not_there_is_not_looked_for_on_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     no_network(monkeypatch)
-    with pytest.raises(UserError, match="one of tiny"):
+    with pytest.raises(UserError, match="one of mini-zh, tiny"):
         fetch(name)
 
 
@@ -738,7 +738,7 @@ def test_a_repository_without_its_code(hub: Hub, tmp_path: Path) -> None:
     assert names == {"config.json", "model.safetensors", "1_Pooling/config.json"}
     assert not {"pytorch_model.bin", "evil.py"} & set(hub.asked)
     assert torch.equal(read_weights(Path(folder)).tensor("a"), torch.arange(400_000.0))
-    assert listed == "['org/tiny']"
+    assert listed == "['mini-zh', 'org/tiny']"
     assert steps
     assert all(step.startswith("progress") for step in steps)
     # and again, with the Hub gone

@@ -26,11 +26,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import toy
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+import toy
 from unmask.errors import DataError, Stopped, UnmaskError
 from unmask.models.init import build_model
 from unmask.nn.batch import Batch

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -8,17 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import toy
 from unmask.errors import SettingsError, UserError
 from unmask.train.finder import FinderSettings, RateSweep, SweepRow, find_rate, plot_sweep
 from unmask.train.optimizer import OptimizerSettings, build_optimizer
 from unmask.train.step import backward
-
-spec = importlib.util.spec_from_file_location("finder_toy", Path(__file__).with_name("toy.py"))
-assert spec is not None
-assert spec.loader is not None
-toy = importlib.util.module_from_spec(spec)
-sys.modules["finder_toy"] = toy
-spec.loader.exec_module(toy)
 
 ADAM = OptimizerSettings(weight_decay=0.0)
 

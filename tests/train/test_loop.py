@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import random
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import toy
 from unmask.errors import FetchError, ModelError
 from unmask.train.checkpoint import newest_checkpoint
 from unmask.train.loop import fit
@@ -20,12 +20,6 @@ from unmask.train.progress import Listener, Progress
 from unmask.train.step import backward
 
 TOY = Path(__file__).with_name("toy.py")
-spec = importlib.util.spec_from_file_location("toy", TOY)
-assert spec is not None
-assert spec.loader is not None
-toy = importlib.util.module_from_spec(spec)
-sys.modules["toy"] = toy
-spec.loader.exec_module(toy)
 
 
 def digest(run: Path) -> str:

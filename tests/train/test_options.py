@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib.util
 import json
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import toy
 from unmask.errors import UserError
 from unmask.models.bert import Bert
 from unmask.models.init import build_model
@@ -32,13 +31,6 @@ from unmask.train.progress import Listener, Progress
 from unmask.train.rdrop import RDrop
 from unmask.train.schedule import ScheduleSettings, build_schedule
 from unmask.train.step import backward
-
-spec = importlib.util.spec_from_file_location("toy", Path(__file__).with_name("toy.py"))
-assert spec is not None
-assert spec.loader is not None
-toy = importlib.util.module_from_spec(spec)
-sys.modules["toy"] = toy
-spec.loader.exec_module(toy)
 
 TOKEN = "encoder.embeddings.token.weight"
 

@@ -68,17 +68,18 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """A table for people. Cells are shown as they are: text in [brackets] is text."""
-    out().print(_table(columns, rows, title))
+    out().print(table(columns, rows, title))
 
 
 def fits(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
     """Whether a table with these rows fits on the screen without breaking a cell into lines."""
     console = out()
-    wanted = console.measure(_table(columns, rows), options=console.options.update(width=10 * _WIDE))
+    wanted = console.measure(table(columns, rows), options=console.options.update(width=10 * _WIDE))
     return wanted.maximum <= console.width
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
+    """A table as it is drawn."""
     heading = None if title is None else Text(visible(title), style="bold")
     table = Table(title=heading, title_justify="left", header_style="bold")
     for column in columns:

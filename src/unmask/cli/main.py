@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from unmask import __version__
-from unmask.cli import console, corpus, models, quickstart, text, train, use
+from unmask.cli import console, corpus, doctor, finetune, models, predict, quickstart, text, train, use
 from unmask.errors import Stopped, UnmaskError
 
 app = typer.Typer(
@@ -43,9 +43,14 @@ app.command("info")(models.info)
 app.command("tokenize")(text.tokenize)
 app.command("embed")(use.embed)
 app.command("fill-mask")(use.fill_mask)
+app.command("doctor")(doctor.doctor)
+app.command("predict")(predict.predict)
+app.command("evaluate")(predict.evaluate)
+app.command("compare")(predict.compare)
 app.command("quickstart")(quickstart.quickstart)
 app.add_typer(text.tokenizer, name="tokenizer")
 app.add_typer(corpus.corpus, name="corpus")
+finetune.register(train.train)
 app.add_typer(train.train, name="train")
 
 

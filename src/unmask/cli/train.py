@@ -78,7 +78,7 @@ def _train(settings: Any, inputs: Any, out: Path, *, resume: bool, seeds: int, f
         elif seeds > 1:
             report = _several(settings, inputs, out, resume, seeds)
             if world.is_first:
-                _show_seeds(report, out, json)
+                show_seeds(report, out, json)
         else:
             values = _one(settings, inputs, out, resume)
             if world.is_first:
@@ -143,18 +143,26 @@ def _several(settings: Any, inputs: Any, out: Path, resume: bool, seeds: int) ->
     return run_seeds(range(first, first + seeds), job)
 
 
-def _show_seeds(report: Any, out: Path, json: bool) -> None:
+def show_seeds(report: Any, out: Path, json: bool) -> None:
+    """The scores over all seeds, and which of them failed."""
     report.write(out / "seeds.json")
     if json:
         console.print_json(report.as_json())
+        _tell_failed(report)
         return
     rows = [
         (name, f"{found.mean:.4f}", _interval(found), found.n, f"{found.min:.4f}", f"{found.max:.4f}")
         for name, found in report.scores.items()
     ]
     console.print_table(["score", "mean", "95 % interval", "seeds", "least", "most"], rows)
-    for seed, why in report.failed.items():
-        console.say(f"seed {seed} failed: {why}")
+    _tell_failed(report)
+
+
+def _tell_failed(report: Any) -> None:
+    """Name the seeds that failed; a script must see it in the exit code too."""
+    if report.failed:
+        told = "; ".join(f"seed {seed}: {why}" for seed, why in report.failed.items())
+        raise UserError(f"{len(report.failed)} of {len(report.results)} seeds failed ({told})")
 
 
 def _interval(found: Any) -> str:
@@ -191,7 +199,7 @@ def _find_rate(settings: Any, inputs: Any, out: Path, json: bool) -> None:
 
 def _show(out: Path, values: Mapping[str, float], json: bool) -> None:
     from unmask.cli.training import summary
-    from unmask.tasks.pretrain_run import MODEL
+    from unmask.tasks.runs import MODEL
 
     if json:
         console.print_json({"model": str(out / MODEL), "evaluation": dict(values)})

@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from unmask.cli.console import _table, visible
+from unmask.cli.console import table, visible
 from unmask.train.progress import Progress
 from unmask.train.record import METRICS, is_loss, read_entries, training_seconds, training_tokens
 
@@ -46,8 +46,11 @@ class TrainingBar(Protocol):
 
 
 @contextmanager
-def training_bar(label: str, updates: int, done: int = 0) -> Iterator[TrainingBar]:
-    """Show on stderr how a run of so many updates goes, `done` of which an earlier process did."""
+def training_bar(label: str, updates: int | None = None, done: int = 0) -> Iterator[TrainingBar]:
+    """Show on stderr how a run of so many updates goes, `done` of which an earlier process did.
+
+    Where nobody knows yet how many updates there will be, the first one tells.
+    """
     screen = Console(stderr=True, highlight=False)
     if not (sys.stderr.isatty() and screen.is_interactive):
         yield _PlainLines(label, updates, done)
@@ -163,12 +166,13 @@ class _Meter:
 class _PlainLines:
     """A line for the first update, then one every ten seconds at most, and one for the last."""
 
-    def __init__(self, label: str, updates: int, done: int, clock: Clock = time.monotonic) -> None:
+    def __init__(self, label: str, updates: int | None, done: int, clock: Clock = time.monotonic) -> None:
         self._screen = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _PIPE_WIDTH)
         self._meter = _Meter(clock)
         self._clock = clock
         self._said = -math.inf
-        self.say(f"{label}: going on after update {done} of {updates}" if done else f"{label}: {updates} updates")
+        if updates is not None:
+            self.say(f"{label}: going on after update {done} of {updates}" if done else f"{label}: {updates} updates")
 
     def update(self, progress: Progress) -> None:
         self._meter.add(progress)
@@ -184,7 +188,7 @@ class _PlainLines:
         _print_line(self._screen, text)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        self._screen.print(_table(columns, rows))
+        self._screen.print(table(columns, rows))
 
 
 class _LiveBar:
@@ -194,7 +198,9 @@ class _LiveBar:
     thread holds a lock leaves it locked for ever.
     """
 
-    def __init__(self, screen: Console, label: str, updates: int, done: int, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self, screen: Console, label: str, updates: int | None, done: int, clock: Clock = time.monotonic
+    ) -> None:
         self._screen = screen
         self._label = label
         self._updates, self._done = updates, done
@@ -211,7 +217,7 @@ class _LiveBar:
 
     def update(self, progress: Progress) -> None:
         self._meter.add(progress)
-        self._done = progress.update
+        self._done, self._updates = progress.update, progress.updates
         if self._clock() - self._drawn >= _REDRAW or progress.update == progress.updates:
             self._drawn = self._clock()
             self.live.refresh()
@@ -220,9 +226,11 @@ class _LiveBar:
         _print_line(self._screen, text)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        self._screen.print(_table(columns, rows))
+        self._screen.print(table(columns, rows))
 
     def _picture(self) -> RenderableType:
+        if self._updates is None:
+            return Text(visible(f"{self._label}  getting ready …"))
         line = Table.grid(padding=(0, 2, 0, 0), expand=True)
         line.add_column(no_wrap=True, overflow="ellipsis")
         line.add_column(ratio=1, min_width=4)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import TaskError
-from unmask.models.settings import BertSettings, HeadSettings
+from unmask.models.settings import BertSettings, ClassifySettings, HeadSettings
 from unmask.nn.batch import Batch
 from unmask.nn.block import Chosen
 from unmask.nn.build import build_activation, build_embedding_positions, build_encoder, build_norm
@@ -17,6 +17,7 @@ from unmask.nn.heads import ClassifyHead, MaskedTokenHead, PairHead, Pooler, Spa
 from unmask.nn.layout import Layout
 from unmask.nn.plan import AttentionPlan
 from unmask.nn.table import vector_table
+from unmask.nn.windows import Windows
 
 
 class Encoded(NamedTuple):
@@ -95,11 +96,38 @@ class Bert(nn.Module):
 
     def class_logits(self, encoded: Encoded) -> Tensor:
         """(B, labels) for whole sequences."""
-        head = self._head("classify")
-        pooling = next(head.pooling for head in self.settings.heads if head.kind == "classify")
+        return self.joined_class_logits(self.class_rows(encoded))
+
+    def class_rows(self, encoded: Encoded) -> Tensor:
+        """(B, H): the row of each sequence that the classify head reads."""
+        self._head("classify")
+        pooling = self._classify.pooling
         if pooling == "pooler":
-            return head(encoded.pooled)
-        return head(pool(encoded.sequence, encoded.layout, pooling))
+            assert encoded.pooled is not None
+            return encoded.pooled
+        return pool(encoded.sequence, encoded.layout, pooling)
+
+    def joined_class_logits(self, rows: Tensor, windows: Windows | None = None) -> Tensor:
+        """(texts, labels) from one row a window; without `windows` every row is a text of its own."""
+        head = self._head("classify")
+        assert isinstance(head, ClassifyHead)
+        return head(rows if windows is None else head.join(rows, windows))
+
+    def class_probabilities(self, logits: Tensor) -> Tensor:
+        """What logits of the classify head say: shares of 1, a probability for each label, or just numbers."""
+        match self._classify.problem:
+            case "single":
+                return logits.softmax(-1)
+            case "multi":
+                return logits.sigmoid()
+            case "regression":
+                return logits
+            case _:
+                assert_never(self._classify.problem)
+
+    @property
+    def _classify(self) -> ClassifySettings:
+        return next(head for head in self.settings.heads if head.kind == "classify")
 
     def tag_logits(self, encoded: Encoded) -> Tensor:
         """(R, labels), one row a token."""
@@ -133,7 +161,7 @@ def _build_head(head: HeadSettings, settings: BertSettings) -> nn.Module:
         case "nsp" | "sop":
             return PairHead(hidden)
         case "classify":
-            return ClassifyHead(hidden, len(head.labels), head.dropout)
+            return ClassifyHead(hidden, len(head.labels), head.dropout, window_attention=head.window_attention)
         case "tag":
             return TagHead(hidden, len(head.labels), head.dropout, crf=head.crf)
         case "qa":

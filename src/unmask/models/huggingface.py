@@ -37,6 +37,11 @@ _ACTIVATION_NAMES: dict[ActivationName, str] = {
     "silu": "silu",
     "identity": "linear",
 }
+_PROBLEMS: dict[str, Literal["single", "multi", "regression"]] = {
+    "single_label_classification": "single",
+    "multi_label_classification": "multi",
+    "regression": "regression",
+}
 _ARCHITECTURES: dict[tuple[str, ...], str] = {
     (): "BertModel",
     ("mlm",): "BertForMaskedLM",
@@ -74,6 +79,7 @@ class _BertConfig(BaseModel):
     architectures: list[str] | None = None
     id2label: dict[str, str] | None = None
     num_labels: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    problem_type: str | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -152,6 +158,8 @@ def write_config(settings: BertSettings) -> dict[str, Any]:
             config["id2label"] = {str(i): label for i, label in enumerate(head.labels)}
             config["label2id"] = {label: i for i, label in enumerate(head.labels)}
             config["classifier_dropout"] = head.dropout
+        if head.kind == "classify":
+            config["problem_type"] = next(theirs for theirs, ours in _PROBLEMS.items() if ours == head.problem)
         if head.kind == "mlm":
             config["tie_word_embeddings"] = head.tied
     return config
@@ -187,7 +195,7 @@ def needs_own_heads(settings: BertSettings) -> bool:
 def _plain_head(head: HeadSettings) -> bool:
     match head:
         case ClassifySettings():
-            return head.pooling == "pooler"
+            return head.pooling == "pooler" and not head.window_attention
         case TagSettings():
             return not head.crf
         case MaskedTokenSettings() | NextSentenceSettings() | SpanSettings():
@@ -218,7 +226,8 @@ def _heads_in(config: _BertConfig, tensors: Mapping[str, tuple[int, ...]], sourc
         if "BertForTokenClassification" in architectures or "bert.pooler.dense.weight" not in tensors:
             heads.append(TagSettings(labels=labels, dropout=dropout))
         else:
-            heads.append(ClassifySettings(labels=labels, dropout=dropout))
+            problem = _PROBLEMS.get(config.problem_type or "", "regression" if len(labels) == 1 else "single")
+            heads.append(ClassifySettings(labels=labels, dropout=dropout, problem=problem))
     if "qa_outputs.weight" in tensors:
         heads.append(SpanSettings())
     return tuple(heads)

@@ -63,6 +63,14 @@ class ClassifySettings(Settings):
     labels: Labels
     pooling: Literal["pooler", "cls", "mean", "max"] = "pooler"
     dropout: Probability = 0.1
+    problem: Literal["single", "multi", "regression"] = "single"  # one label, any number of them, or numbers
+    window_attention: bool = False  # a long text's windows are weighed by a layer that has learned to
+
+    @model_validator(mode="after")
+    def _check_problem(self) -> Self:
+        if self.problem == "single" and len(self.labels) < 2:
+            raise ValueError("one label of one leaves nothing to choose: give two labels, or problem regression")
+        return self
 
 
 class TagSettings(Settings):

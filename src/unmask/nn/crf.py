@@ -41,23 +41,37 @@ class CRF(nn.Module):
 
     def log_partition(self, emissions: Tensor, layout: Layout) -> Tensor:
         """(B,) log of the sum over all label sequences of exp(score)."""
-        dense, mask = layout.pad(emissions), layout.key_mask(emissions.device)
-        alpha = self.start + dense[:, 0]  # (B, to)
-        for t in range(1, dense.shape[1]):
-            longer = torch.logsumexp(alpha[:, :, None] + self.transitions, dim=1) + dense[:, t]
-            alpha = torch.where(mask[:, t, None], longer, alpha)
+        # Unbound at once: the gradient of a column taken by its number is as large as all columns together.
+        columns = layout.pad(emissions).unbind(1)
+        masks = layout.key_mask(emissions.device)[..., None].unbind(1)
+        alpha = self.start + columns[0]  # (B, to)
+        for emission, mask in zip(columns[1:], masks[1:], strict=True):
+            longer = torch.logsumexp(alpha[:, :, None] + self.transitions, dim=1) + emission
+            alpha = torch.where(mask, longer, alpha)
         return torch.logsumexp(alpha + self.end, dim=1)
+
+    def marginals(self, emissions: Tensor, layout: Layout) -> Tensor:
+        """(R, labels) the probability of each label at each place, whatever stands at the others.
+
+        It is the gradient of the log partition function: raising an emission raises that by the label's share.
+        """
+        with torch.inference_mode(False), torch.enable_grad():
+            # Scores add up over a long text until 32 bits have no digits left for the differences that count.
+            free = emissions.detach().double().clone().requires_grad_()
+            (found,) = torch.autograd.grad(self.log_partition(free, layout).sum(), free)
+        return found.to(emissions.dtype)
 
     @torch.no_grad()
     def decode(self, emissions: Tensor, layout: Layout) -> list[list[int]]:
         """The best label sequence of each sequence."""
-        dense, mask = layout.pad(emissions), layout.key_mask(emissions.device)
-        best = self.start + dense[:, 0]
+        columns = layout.pad(emissions.double()).unbind(1)  # 64 bits for the same reason as marginals
+        masks = layout.key_mask(emissions.device)[..., None].unbind(1)
+        best = self.start + columns[0]
         came_from = []
-        for t in range(1, dense.shape[1]):
+        for emission, mask in zip(columns[1:], masks[1:], strict=True):
             through = best[:, :, None] + self.transitions
             longer, origin = through.max(dim=1)
-            best = torch.where(mask[:, t, None], longer + dense[:, t], best)
+            best = torch.where(mask, longer + emission, best)
             came_from.append(origin)
         label = (best + self.end).argmax(dim=1).tolist()
         origins = [origin.tolist() for origin in came_from]

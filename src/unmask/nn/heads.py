@@ -13,6 +13,7 @@ from unmask.nn.dropout import Dropout
 from unmask.nn.ffn import Activation
 from unmask.nn.layout import Layout
 from unmask.nn.vocabulary import vocabulary_loss
+from unmask.nn.windows import WindowAttention, Windows, join_rows
 
 Pooling = Literal["cls", "mean", "max"]
 
@@ -93,10 +94,18 @@ class PairHead(nn.Module):
 class ClassifyHead(nn.Module):
     """Logits for each label of a whole sequence."""
 
-    def __init__(self, hidden_size: int, num_labels: int, dropout: float) -> None:
+    def __init__(self, hidden_size: int, num_labels: int, dropout: float, *, window_attention: bool = False) -> None:
         super().__init__()
         self.dropout = Dropout(dropout)
         self.dense = nn.Linear(hidden_size, num_labels)
+        self.windows = WindowAttention(hidden_size) if window_attention else None
+
+    def join(self, rows: Tensor, windows: Windows) -> Tensor:
+        """One row a window → one row a text."""
+        owners = windows.owners(rows.device)
+        if self.windows is None:
+            return join_rows(rows, owners, len(windows), windows.join)
+        return self.windows(rows, owners, len(windows))
 
     def forward(self, pooled: Tensor) -> Tensor:
         """(B, H) → (B, labels)."""

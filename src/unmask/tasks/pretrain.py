@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.data.pretraining import Examples, PretrainBatch
+from unmask.errors import DataError
 from unmask.models.bert import Bert, Encoded, device_of
 from unmask.tasks.fill_mask import fill_mask
 from unmask.text.tokenizer import Tokenizer
@@ -86,6 +87,8 @@ class HeldOut:
     def conclude(self, results: Sequence[Mapping[str, float]]) -> dict[str, float]:
         """Means over all hidden tokens, and over all pairs."""
         total = {name: math.fsum(one[name] for one in results) for name in results[0]}
+        if not total["tokens"]:
+            raise DataError("no token of the held-out documents is hidden: hold out more, or hide more (masking.rate)")
         loss = total["mlm_loss"] / total["tokens"]
         values = {
             "mlm_loss": loss,

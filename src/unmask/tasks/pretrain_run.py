@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.config import Settings, read_json
+from unmask.config import Settings
 from unmask.data.corpus.build import build_corpus
 from unmask.data.corpus.store import Corpus
 from unmask.data.mask_report import MaskReport, mask_report
@@ -20,7 +20,8 @@ from unmask.models.fetch import fetch
 from unmask.models.folder import load_model, write_model
 from unmask.models.init import build_model, start_as_sinusoids
 from unmask.models.surgery import extend_vocabulary
-from unmask.storage import atomic_write, disk_trouble, new_folder
+from unmask.storage import atomic_write, new_folder
+from unmask.tasks import runs
 from unmask.tasks.pretrain import HeldOut, Pretraining, Stages
 from unmask.tasks.pretrain_card import pretrain_card
 from unmask.tasks.pretrain_settings import PretrainSettings
@@ -28,17 +29,13 @@ from unmask.text.extension import missing_words, pieces
 from unmask.text.files import read_lines
 from unmask.text.tokenizer import Tokenizer
 from unmask.text.training import train_tokenizer
-from unmask.train.checkpoint import BEST, newest_checkpoint, read_best
+from unmask.train.checkpoint import read_best
 from unmask.train.loop import fit
 from unmask.train.progress import Listener
-from unmask.train.record import METRICS, read_entries
 from unmask.train.world import World, local_device
 
-SETTINGS = "settings.json"
-MODEL = "model"
 DATA = "data"
-#: What may be different when a run goes on: none of it changes what is learned.
-_FREE = {"log_every", "save_every", "keep", "workers", "engine", "checkpoint_activations", "compile"}
+_PARTS = ("pretrain", "inputs")
 
 
 class Inputs(Settings):
@@ -58,9 +55,6 @@ class Inputs(Settings):
 
 class PretrainListener(Listener):
     """Also hears what is done before the first update."""
-
-    def say(self, text: str) -> None:
-        """What is being done."""
 
     def masking(self, report: MaskReport) -> None:
         """The check of the masking statistics."""
@@ -100,7 +94,7 @@ def pretrain(
     if world.is_first:
         _export(run, prepared, settings, inputs)
     world.wait()
-    return _measured(run, position.best_update)
+    return runs.measured(run, position.best_update)
 
 
 def prepare(settings: PretrainSettings, inputs: Inputs, run: Path, listener: PretrainListener) -> Prepared:
@@ -127,54 +121,19 @@ def prepare(settings: PretrainSettings, inputs: Inputs, run: Path, listener: Pre
 def claim(run: Path, settings: PretrainSettings, inputs: Inputs, *, resume: bool) -> None:
     """Make sure that the folder is free, or holds the run that is to go on; write the settings into it."""
     resolved = {"pretrain": settings.model_dump(mode="json"), "inputs": inputs.model_dump(mode="json")}
-    stored = run / SETTINGS
-    if run.exists() and not run.is_dir():
-        raise UserError(f"{run}: is a file; choose a folder for the run")
-    before = _recorded(stored)
-    if newest_checkpoint(run) is not None:
-        if not resume:
-            raise UserError(f"{run}: a run is there already; add --resume to go on with it, or choose another folder")
-        if different := _difference(before, resolved):
-            raise SettingsError(
-                f"{run}: the run that is there had another {different}; give the settings it began with "
-                f"({stored}), or choose another folder"
-            )
-    elif not before and run.is_dir() and any(run.iterdir()):
-        raise UserError(f"{run}: holds other things; choose a folder of its own for the run")
-    else:  # at most what a run that never came to its first checkpoint left behind
-        shutil.rmtree(run / BEST, ignore_errors=True)
-        if _difference(_of_data(before), _of_data(resolved)):
+
+    def begin(before: dict[str, Any]) -> None:
+        if runs.difference(_of_data(before), _of_data(resolved)):
             for name in ("tokenizer", "corpus", "corpus.partial"):
                 shutil.rmtree(run / DATA / name, ignore_errors=True)
-    with disk_trouble(run):
-        run.mkdir(parents=True, exist_ok=True)
-    atomic_write(stored, (json.dumps(resolved, indent=1, ensure_ascii=False) + "\n").encode())
+
+    runs.claim(run, resolved, resume=resume, begin=begin)
 
 
 def recorded_inputs(config: Path) -> Inputs | None:
     """What a run was made of, where `config` is the settings file that it wrote down."""
-    found = _recorded(config) if config.suffix == ".json" else {}
+    found = runs.recorded(config, _PARTS) if config.suffix == ".json" else {}
     return Inputs.parse(found["inputs"], str(config)) if found else None
-
-
-def _recorded(settings: Path) -> dict[str, Any]:
-    """What a run wrote down; empty if there is no such file, or not one of ours."""
-    data = read_json(settings) if settings.is_file() else None
-    if not isinstance(data, dict) or not all(isinstance(data.get(part), dict) for part in ("pretrain", "inputs")):
-        return {}
-    return data
-
-
-def _difference(before: Any, now: Any, place: str = "") -> str | None:
-    """The first setting that is not the same and matters."""
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        for key in {**now, **before}:
-            if place == "pretrain.train" and key in _FREE:
-                continue
-            if found := _difference(before.get(key), now.get(key), f"{place}.{key}" if place else str(key)):
-                return found
-        return None
-    return None if before == now else f"{place.removeprefix('pretrain.')} ({before!r}, now {now!r})"
 
 
 def _of_data(resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,15 +211,8 @@ def _model(settings: PretrainSettings, inputs: Inputs, tokenizer: Tokenizer) -> 
 
 
 def _export(run: Path, prepared: Prepared, settings: PretrainSettings, inputs: Inputs) -> None:
-    with new_folder(run / MODEL, overwrite=True) as draft:
+    with new_folder(run / runs.MODEL, overwrite=True) as draft:
         write_model(prepared.model.cpu(), draft)
         prepared.tokenizer.save(draft)
         card = pretrain_card(run, settings, inputs.model_dump(mode="json"), num_parameters(prepared.model))
         atomic_write(draft / "README.md", card.encode())
-
-
-def _measured(run: Path, update: int | None) -> dict[str, float]:
-    """What the evaluation after this update found, as the run wrote it down."""
-    entries = [entry for entry in read_entries(run / METRICS) if "evaluation" in entry and entry["update"] == update]
-    found = entries[-1]["evaluation"] if entries else {}
-    return {name: value for name, value in found.items() if value is not None}

@@ -22,6 +22,9 @@ class Progress:
 class Listener:
     """Hears how a run goes, in the process that speaks; does nothing unless told what."""
 
+    def say(self, text: str) -> None:
+        """What is being done, before the first update and after the last."""
+
     def update(self, progress: Progress) -> None:
         """After each update."""
 

@@ -16,10 +16,9 @@ from unmask.train.world import Engine
 Count = Annotated[int, Field(ge=1)]
 
 
-class TrainSettings(Settings):
-    """How a run goes."""
+class LoopSettings(Settings):
+    """How a run goes, whatever its length."""
 
-    updates: Count
     accumulate: Count = 1
     """Micro-batches for one update, over all processes together."""
     clip: Annotated[float, Field(gt=0.0)] | None = 1.0
@@ -50,6 +49,12 @@ class TrainSettings(Settings):
     """Processes that make batches ahead."""
     optimizer: OptimizerSettings = OptimizerSettings()
     schedule: ScheduleSettings = ScheduleSettings()
+
+
+class TrainSettings(LoopSettings):
+    """How a run of so many updates goes."""
+
+    updates: Count
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -7,6 +7,7 @@ its share of each update's, and sums are divided by the counts of all.
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import os
 import re
@@ -122,6 +123,9 @@ def joined() -> Iterator[World]:
         _join()
         yield World.present()
     # After an error nothing is taken down: the others may be waiting for us, and leaving is what tells them.
+    global _patient
+    _patient = None  # a group that outlives the others has threads that end the process the hard way
+    gc.collect()
     dist.destroy_process_group()
 
 
