@@ -41,6 +41,8 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/pretrain.py --profile
 	$(BIN)/python benchmarks/pretrain.py --start
 	$(BIN)/python benchmarks/pretrain.py --learn 200
+	$(BIN)/python benchmarks/finetune.py --speed
+	$(BIN)/python benchmarks/batch_invariance.py
 
 clean:
 	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

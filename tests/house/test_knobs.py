@@ -192,7 +192,8 @@ def say(model: Bert | Gpt | Transformer) -> list[Tensor]:
             if "mlm" in model.heads:
                 said.append(model.masked_token_logits(encoded.sequence))
             if "classify" in model.heads:
-                said.append(model.class_logits(encoded))
+                logits = model.class_logits(encoded)
+                said += [logits, model.class_probabilities(logits)]
             if "tag" in model.heads:
                 said.append(model.tag_logits(encoded))
             return said

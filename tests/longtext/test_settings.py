@@ -13,7 +13,7 @@ def test_where_nothing_is_long_nothing_is_cut(task: str) -> None:
     chosen = choose(AUTO, task, [3, 512, 40], 512)
     assert chosen.settings == AUTO.replace(strategy="windows")
     assert chosen.reason.startswith(
-        "windows: none of 3 texts is longer than the 512 tokens read at once: nothing is cut"
+        "windows: none of 3 texts is longer than the 512 tokens read at once; nothing is cut"
     )
 
 

@@ -23,6 +23,7 @@ from unmask.models.settings import (
     bert_preset,
 )
 from unmask.nn.batch import Batch
+from unmask.nn.windows import Windows
 
 IDS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [11], [1, 3, 5, 7, 9]]
 SEGMENTS = [[0, 0, 1], [0, 0, 0, 0, 1, 1, 1], [0], [0, 1, 1, 1, 1]]
@@ -120,6 +121,36 @@ def test_class_logits_read_what_the_pooling_says(pooling: str) -> None:
     }
     expected = model.heads["classify"].dense(torch.stack(by_hand[pooling]))
     torch.testing.assert_close(model.class_logits(encoded), expected)
+
+
+@pytest.mark.parametrize("problem", ["single", "multi", "regression"])
+def test_class_probabilities_by_the_kind_of_problem(problem: str) -> None:
+    model = bert((ClassifySettings(labels=("a", "b", "c"), problem=problem),))
+    logits = model.class_logits(model(Batch.of(IDS)))
+    raised = logits.exp()
+    by_hand = {"single": raised / raised.sum(1, keepdim=True), "multi": raised / (1 + raised), "regression": logits}
+    torch.testing.assert_close(model.class_probabilities(logits), by_hand[problem])
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_windows_are_joined_before_the_classifier(attention: bool) -> None:
+    model = bert((ClassifySettings(labels=("a", "b", "c"), window_attention=attention),))
+    rows = model.class_rows(model(Batch.of(IDS)))
+    head = model.heads["classify"]
+    found = model.joined_class_logits(rows, Windows((3, 1)))
+    alone = model.joined_class_logits(rows)
+    torch.testing.assert_close(found[1], alone[3])  # a text of one window is that window
+    weights = torch.full((3,), 1 / 3)
+    if attention:
+        weights = torch.stack([head.windows.score(head.windows.dense(row).tanh()).squeeze() for row in rows[:3]])
+        weights = weights.softmax(0)
+        assert weights.max() > 0.34
+    torch.testing.assert_close(found[0], head.dense((weights[:, None] * rows[:3]).sum(0)))
+    highest = model.joined_class_logits(rows, Windows((3, 1), "max"))
+    if not attention:
+        torch.testing.assert_close(highest[0], head.dense(rows[:3].max(0).values))
+    else:
+        assert torch.equal(highest, found)  # a layer that has learned to weigh is not overruled
 
 
 def test_the_output_matrix_is_the_token_embedding_unless_untied() -> None:

@@ -25,6 +25,7 @@ from unmask.errors import FetchError, UserError
 from unmask.models import fetch_download, fetch_hub, fetch_package
 from unmask.models.catalogue import Entry, catalogue
 from unmask.models.fetch import Progress, fetch, home, list_cached, offline
+from unmask.models.fetch_samples import RECIPES
 from unmask.models.weights import read_weights
 
 PREFIX = "tiny_model/data/tiny/"
@@ -625,11 +626,13 @@ def test_the_catalogue_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not entry.prefix.startswith("/")
         assert entry.size > 0
         assert entry.unpacked_size > 0
-        assert entry.file.endswith(".whl")
-        assert entry.file.startswith(f"{entry.package.replace('-', '_')}-{entry.version}-")
+        stem = f"{entry.package.replace('-', '_')}-{entry.version}"
+        assert entry.file == f"{stem}.tar.gz" if entry.is_source else entry.file.startswith(f"{stem}-")
+        assert entry.is_source or entry.file.endswith(".whl")
+        assert entry.kind == "model" or (entry.files and entry.recipe in RECIPES)
         assert entry.licence
         assert entry.description
-    assert "minilm" in catalogue()
+    assert {"minilm", "movie-reviews", "sms-spam", "thucnews-10k", "zh-reviews", "people-daily"} == set(catalogue())
 
 
 # ---------------------------------------------------------------- the Hub

@@ -40,9 +40,14 @@ PAIR = LAYER | {"source_vocab_size": 13, "target_vocab_size": 13}
         ({"positions": {"kind": "shawl"}}, "positions.*shawl"),
         ({"pooler": False, "heads": [{"kind": "nsp"}]}, "the nsp head reads the pooled output"),
         ({"pooler": False, "heads": [{"kind": "sop"}]}, "the sop head reads the pooled output"),
-        ({"pooler": False, "heads": [{"kind": "classify", "labels": ["a"]}]}, "the classify head reads the pooled"),
+        (
+            {"pooler": False, "heads": [{"kind": "classify", "labels": ["a", "b"]}]},
+            "the classify head reads the pooled",
+        ),
         ({"heads": [{"kind": "mlm"}, {"kind": "mlm", "tied": False}]}, "each kind of head at most once"),
         ({"heads": [{"kind": "tag", "labels": []}]}, r"heads\.0\.tag\.labels"),
+        ({"heads": [{"kind": "classify", "labels": ["a"]}]}, "one label of one leaves nothing to choose"),
+        ({"heads": [{"kind": "classify", "labels": ["a", "b"], "problem": "many"}]}, r"classify\.problem"),
         ({"num_layers": 1001}, "num_layers.*1000"),
         ({"vocab_size": 1}, "vocab_size"),
     ],
@@ -60,7 +65,9 @@ def test_what_does_not_go_together_is_refused(changes: dict[str, object], words:
         {"projections": "none", "head_size": 12},
         {"heads_by_layer": [2, 3], "positions": {"kind": "shaw", "share_layers": True}},
         {"heads_by_layer": [2, 2], "positions": {"kind": "buckets"}},
-        {"pooler": False, "heads": [{"kind": "classify", "labels": ["a"], "pooling": "mean"}, {"kind": "mlm"}]},
+        {"pooler": False, "heads": [{"kind": "classify", "labels": ["a", "b"], "pooling": "mean"}, {"kind": "mlm"}]},
+        {"heads": [{"kind": "classify", "labels": ["a"], "problem": "regression"}]},
+        {"heads": [{"kind": "classify", "labels": ["a"], "problem": "multi", "window_attention": True}]},
     ],
 )
 def test_what_does_is_taken(changes: dict[str, object]) -> None:

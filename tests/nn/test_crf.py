@@ -94,6 +94,57 @@ def test_gradient_of_the_partition_is_the_marginal_probability() -> None:
         torch.testing.assert_close(marginals, expected, rtol=1e-4, atol=1e-5)
 
 
+@settings(max_examples=15, deadline=None)
+@given(LENGTHS, st.integers(0, 1000), st.booleans())
+def test_marginals_are_the_shares_of_all_paths(lengths: list[int], seed: int, inference: bool) -> None:
+    crf, layout = field(seed), Layout.ragged(lengths)
+    with torch.inference_mode(inference):  # as what a model said in that mode
+        emissions = emissions_for(layout, seed + 1)
+        found = crf.marginals(emissions, layout)
+    assert found.dtype == emissions.dtype
+    assert all(parameter.grad is None for parameter in crf.parameters())
+    for piece, marginals in zip(layout.split(emissions), layout.split(found), strict=True):
+        with torch.no_grad():
+            scores = every_path(crf, piece)
+            total = torch.stack(list(scores.values())).logsumexp(0)
+            expected = torch.zeros_like(piece)
+            for path, value in scores.items():
+                expected[range(len(path)), path] += (value - total).exp()
+        torch.testing.assert_close(marginals, expected, rtol=0, atol=1e-5)
+
+
+def test_a_long_text_keeps_its_digits() -> None:
+    """Scores grow with a text: in 32 bits thousands of words would leave no digits for what tells labels apart."""
+    crf, length = field(), 3000
+    emissions = emissions_for(Layout.ragged([length])) * 3 + 20
+    long = Layout.ragged([length])
+    marginals, path = crf.marginals(emissions, long), crf.decode(emissions, long)[0]
+    torch.testing.assert_close(marginals.sum(1), torch.ones(length), rtol=0, atol=1e-5)
+    exact = by_messages(crf, emissions)
+    torch.testing.assert_close(marginals.double(), exact.softmax(1), rtol=0, atol=1e-5)
+    # A text in which each word says clearly what it is has the labels that words say alone.
+    clear = torch.full((length, LABELS), -50.0)
+    clear[range(length), [t % LABELS for t in range(length)]] = 50
+    assert crf.decode(clear, long)[0] == [t % LABELS for t in range(length)]
+    # The middle of a long text is what it is within a part of it: far words do not reach there.
+    part = Layout.ragged([200])
+    assert crf.decode(emissions[1400:1600], part)[0][50:150] == path[1450:1550]
+    torch.testing.assert_close(crf.marginals(emissions[1400:1600], part)[50:150], marginals[1450:1550])
+
+
+def by_messages(crf: CRF, emissions: Tensor) -> Tensor:
+    """Log shares of each label at each place by passing messages in both directions, none of which grows."""
+    emissions, pass_on = emissions.double(), crf.transitions.detach().double()
+    forward, backward = [crf.start.detach() + emissions[0]], [crf.end.detach().double()]
+    for emission in emissions[1:]:
+        forward.append((forward[-1][:, None] + pass_on).logsumexp(0) + emission)
+        forward[-1] = forward[-1] - forward[-1].max()
+    for emission in emissions[1:].flip(0):
+        backward.append((pass_on + emission + backward[-1]).logsumexp(1))
+        backward[-1] = backward[-1] - backward[-1].max()
+    return torch.stack(forward) + torch.stack(backward[::-1])
+
+
 def test_gradients_are_finite_everywhere() -> None:
     crf, layout = field(), Layout.ragged([5, 1, 2])
     emissions = (emissions_for(layout) * 100).requires_grad_()

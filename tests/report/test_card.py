@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import report_samples as samples
 import yaml
 
+import report_samples as samples
 from unmask.report.card import model_card
 from unmask.report.outcome import ModelFacts
 

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-import report_samples as samples
 
+import report_samples as samples
 from unmask.report.charts import bar, calibration_chart, length_chart, residual_chart, scatter_chart, strip
 from unmask.report.curves import loss_chart, score_chart
 from unmask.report.matrix import confused, confusion_chart

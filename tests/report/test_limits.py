@@ -3,7 +3,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import report_samples as samples
-
 from unmask.report.limits import limits
 from unmask.report.outcome import LabelScore, Score, TextOutcome
 

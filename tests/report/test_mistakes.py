@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import report_samples as samples
 
+import report_samples as samples
 from unmask.data.examples import Entity
 from unmask.report.letters import cut, language, visible
 from unmask.report.mistakes import MOST, worst_mistakes

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import report_samples as samples
 
+import report_samples as samples
 from unmask.data.examples import Entity
 from unmask.report.numbers import (
     FEW,

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import report_samples as samples
 
+import report_samples as samples
 from unmask.data.examples import Entity
 from unmask.errors import DataError
 from unmask.report.outcome import (

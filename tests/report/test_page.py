@@ -9,10 +9,10 @@ from xml.etree.ElementTree import Element
 
 import html5lib
 import pytest
-import report_samples as samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import report_samples as samples
 from unmask.data.examples import Entity
 from unmask.errors import FetchError
 from unmask.report.outcome import (

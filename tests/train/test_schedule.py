@@ -8,11 +8,13 @@ from unmask.train.schedule import ScheduleSettings, build_schedule, constant, co
 def test_warm_up_is_in_proportion_and_the_end_is_reached() -> None:
     for schedule in (linear(4, 24), cosine(4, 24)):
         assert [schedule(update) for update in range(4)] == pytest.approx([0.25, 0.5, 0.75, 1.0])
-        assert schedule(23) == pytest.approx(0.0)
-        assert schedule(13) == pytest.approx(0.5)
-    assert linear(0, 10)(0) == pytest.approx(0.9)
-    assert linear(0, 10, final=0.5)(9) == pytest.approx(0.5)
-    assert cosine(0, 10, final=0.2)(9) == pytest.approx(0.2)
+        assert schedule(4) == pytest.approx(1.0)
+        assert schedule(14) == pytest.approx(0.5)
+        assert schedule(24) == pytest.approx(0.0)
+        assert schedule(23) > 0.0  # the last update still learns
+    assert [linear(0, 10)(update) for update in (0, 9)] == pytest.approx([1.0, 0.1])
+    assert linear(0, 10, final=0.5)(10) == pytest.approx(0.5)
+    assert cosine(0, 10, final=0.2)(10) == pytest.approx(0.2)
 
 
 def test_the_papers_formula_by_hand() -> None:

@@ -71,7 +71,8 @@ def doctor(
     settings = DoctorSettings.parse(given, "doctor")
     if fix is not None and len(files) != 1:
         raise UserError(f"--fix cleans one file at a time, given {len(files)}")
-    report = examine(files, dev, settings, tokenizer=None if model is None else _tokenizer(model))
+    tokenizer, guess = (None, None) if model is None else _model(model)
+    report = examine(files, dev, settings, tokenizer=tokenizer, estimate=guess)
     fixed = None if fix is None else _fixed(files[0], fix, settings, dev, overwrite)
     if json:
         console.print_json(report.to_dict() | ({} if fixed is None else {"fixed": fixed}))
@@ -89,12 +90,31 @@ def _show(report: Any, fixed: dict[str, Any] | None) -> None:
         _show_fixed(fixed)
 
 
-def _tokenizer(model: str) -> Any:
+def _model(model: str) -> tuple[Any, Any]:
+    """The tokenizer of a model, and a way to guess how long three epochs with it take; None for a tokenizer alone."""
     from unmask.models.fetch import fetch
     from unmask.text import Tokenizer
 
     with console.download_bar() as progress:
-        return Tokenizer.from_folder(fetch(model, progress=progress))
+        folder = fetch(model, progress=progress)
+    tokenizer = Tokenizer.from_folder(folder)
+    if not (folder / "config.json").is_file():
+        return tokenizer, None
+
+    def guess(facts: Any) -> Any:
+        from unmask.models.folder import read_settings
+        from unmask.models.settings import BertSettings
+        from unmask.tasks.estimate import estimate
+
+        settings = read_settings(folder)
+        if not isinstance(settings, BertSettings):
+            return {}
+        found = facts["lengths"]
+        mean = min(found["mean"], settings.max_length)
+        tokens = 3 * mean * facts["examples"]
+        return estimate(settings, tokens, min(found["max"], settings.max_length), 32 * mean).as_rows()
+
+    return tokenizer, guess
 
 
 def _fixed(file: str, out: Path, settings: Any, dev: str | None, overwrite: bool) -> dict[str, Any]:

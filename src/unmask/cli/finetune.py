@@ -23,19 +23,29 @@ Batch = Annotated[int | None, typer.Option("--batch-size", metavar="N", help="Ex
 Rate = Annotated[float | None, typer.Option("--learning-rate", metavar="X", help="5e-5 if not given.")]
 MaxLength = Annotated[int | None, typer.Option("--max-length", metavar="N", help="Tokens read at once.")]
 LongText = Annotated[
-    str | None, typer.Option("--long-text", metavar="WAY", help="auto, head, tail, head_tail, windows, hierarchical.")
+    str | None,
+    typer.Option(
+        "--long-text", metavar="WAY", help="auto (default), head, tail, head_tail, windows, parts, hierarchical."
+    ),
 ]
 Layers = Annotated[int | None, typer.Option(metavar="N", help="Use only the N lowest layers.")]
-ClassWeights = Annotated[str | None, typer.Option("--class-weights", metavar="HOW", help="none, or auto: rare = dear.")]
+ClassWeights = Annotated[
+    str | None, typer.Option("--class-weights", metavar="HOW", help="none, or auto: rare labels count more.")
+]
 Smoothing = Annotated[float | None, typer.Option(metavar="X", help="Label smoothing, 0 if not given.")]
 Decay = Annotated[float | None, typer.Option("--layer-decay", metavar="X", help="Each layer below learns X as fast.")]
 Fgm = Annotated[float | None, typer.Option(metavar="X", help="Learn also from embeddings moved by X (FGM).")]
 RDrop = Annotated[float | None, typer.Option("--r-drop", metavar="X", help="Weight of agreement under dropout.")]
 Freeze = Annotated[int | None, typer.Option(metavar="N", help="Embeddings and N lowest layers do not learn.")]
-Nothing = Annotated[bool, typer.Option("--from-nothing", help="Random weights: what is pre-training worth?")]
+Nothing = Annotated[
+    bool, typer.Option("--from-nothing", metavar="", help="Random weights: what is pre-training worth?")
+]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="Of the new head, the order of examples, and dropout.")]
 Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="N runs with different seeds, and their mean.")]
-Grid = Annotated[bool, typer.Option("--grid", help="Try batch 16, 32 × rate 5e-5, 3e-5, 2e-5 × epochs 3, 4.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
+Grid = Annotated[
+    bool, typer.Option("--grid", metavar="", help="Try batch 16, 32 × 5e-5, 3e-5, 2e-5 × epochs 3, 4.")
+]
+Resume = Annotated[bool, typer.Option("--resume", metavar="", help="Go on with the run in the folder.")]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change any setting.")]
 Encoding = Annotated[str, typer.Option(metavar="NAME", help="Of text files: utf-8 or gb18030.")]
 Threads = Annotated[int | None, typer.Option(min=1, metavar="N", help="Threads; all cores if not given.")]
@@ -47,7 +57,7 @@ def classify(
     model: Model = "minilm",
     dev: Dev = None,
     columns: Annotated[
-        str | None, typer.Option(metavar="text=…,label=…", help="Columns, where their names do not tell.")
+        str | None, typer.Option(metavar="NAMES", help="Where names do not tell: text=…,pair=…,label=…")
     ] = None,
     problem: Annotated[str | None, typer.Option(metavar="KIND", help="auto, single, multi or regression.")] = None,
     pooling: Annotated[str | None, typer.Option(metavar="HOW", help="pooler, cls, mean or max.")] = None,
@@ -65,7 +75,9 @@ def classify(
     r_drop: RDrop = None,
     freeze: Freeze = None,
     from_nothing: Nothing = False,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Of head, order and dropout.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of the new head, the order of examples, and dropout.")
+    ] = None,
     seeds: Seeds = 1,
     grid: Grid = False,
     resume: Resume = False,
@@ -93,7 +105,7 @@ def tag(
     out: Out,
     model: Model = "minilm",
     dev: Dev = None,
-    crf: Annotated[bool, typer.Option("--crf", help="Learn which label follows which (CRF).")] = False,
+    crf: Annotated[bool, typer.Option("--crf", metavar="", help="Learn which label follows which (CRF).")] = False,
     scheme: Annotated[str | None, typer.Option(metavar="NAME", help="BIO or BIOES, whatever the file has.")] = None,
     epochs: Epochs = None,
     batch: Batch = None,
@@ -107,7 +119,9 @@ def tag(
     r_drop: RDrop = None,
     freeze: Freeze = None,
     from_nothing: Nothing = False,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Of head, order and dropout.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of the new head, the order of examples, and dropout.")
+    ] = None,
     seeds: Seeds = 1,
     grid: Grid = False,
     resume: Resume = False,
@@ -146,7 +160,9 @@ def qa(
     fgm: Fgm = None,
     freeze: Freeze = None,
     from_nothing: Nothing = False,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Of head, order and dropout.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of the new head, the order of examples, and dropout.")
+    ] = None,
     seeds: Seeds = 1,
     grid: Grid = False,
     resume: Resume = False,

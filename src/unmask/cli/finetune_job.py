@@ -41,6 +41,10 @@ class FinetuneJob:
             import torch
 
             torch.set_num_threads(self.threads)
+        from unmask.models.fetch import fetch
+
+        with console.download_bar() as report:
+            fetch(files.model, progress=report)
         # torchrun starts everything again when a process is lost: then there is something to go on with.
         resume = self.resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
         with joined() as world:

@@ -44,12 +44,7 @@ def predict(
     """Say what a fine-tuned model says of your texts. Nothing is cut in silence."""
     if out is not None:
         console.new_path(out, overwrite=overwrite)
-    if (file is None) == (text is None):
-        raise UserError("give a FILE (- for standard input), or texts with --text")
-    if text is None and pair is not None:
-        raise UserError("--pair goes with --text; in a FILE a pair is a column of its own")
-    if text is not None and columns is not None:
-        raise UserError("--columns goes with a FILE, and --text has none")
+    _check_given(file, text, pair, columns)
     _threads(threads)
     from unmask.tasks.predict import record
 
@@ -73,6 +68,15 @@ def predict(
         console.say(remark)
     if out is not None:
         console.say(f"{out}: {seen.texts:,} predictions")
+
+
+def _check_given(file: str | None, text: list[str] | None, pair: list[str] | None, columns: str | None) -> None:
+    if (file is None) == (text is None):
+        raise UserError("give a FILE (- for standard input), or texts with --text")
+    if text is None and pair is not None:
+        raise UserError("--pair goes with --text; in a FILE a pair is a column of its own")
+    if text is not None and columns is not None:
+        raise UserError("--columns goes with a FILE, and --text has none")
 
 
 class _Seen:

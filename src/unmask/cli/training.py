@@ -180,7 +180,7 @@ class _PlainLines:
         if now - self._said < _SAY and progress.update != progress.updates:
             return
         self._said = now
-        losses = " ".join(["loss", *self._meter.losses()])
+        losses = _named(self._meter.losses(), " ")
         parts = (f"update {progress.update}/{progress.updates}", losses, self._meter.rate(), self._meter.left())
         self.say("  ".join(part for part in parts if part))
 
@@ -240,7 +240,12 @@ class _LiveBar:
         bar = ProgressBar(total=self._updates, completed=self._done)
         line.add_row(Text(visible(self._label)), bar, *map(Text, cells))
         losses = self._meter.losses()
-        return Group(line, Text(visible("  ".join(["loss", *losses])))) if losses else line
+        return Group(line, Text(visible(_named(losses, "  ")))) if losses else line
+
+
+def _named(losses: list[str], gap: str) -> str:
+    """Losses after the word, which one that has no other name brings itself."""
+    return gap.join(losses if losses[:1] and losses[0].startswith("loss ") else ["loss", *losses])
 
 
 def _print_line(screen: Console, text: str) -> None:

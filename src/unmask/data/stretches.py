@@ -21,9 +21,9 @@ _SURFACE = ("text", "word", "entity", "mention")
 
 
 def is_stretched(item: Mapping[str, Any]) -> bool:
-    """Whether an object has tokens with tags, or a text with stretches."""
-    tokens, tags = _first(item, _TOKENS), _first(item, TAG_KEYS)
-    if isinstance(tokens, list) and isinstance(tags, list):
+    """Whether an object has tokens, with tags or (to be tagged) without, or a text with stretches."""
+    tokens = _first(item, _TOKENS)
+    if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens[:10]):
         return True
     stretches = _first(item, _STRETCHES)
     if isinstance(stretches, list):

@@ -52,9 +52,9 @@ class LongEncoding:
         """Whether it did not fit as it is into one window."""
         return self._kept is not None
 
-    @cached_property
+    @property
     def windows(self) -> list[EncodedWindow]:
-        """The windows in order."""
+        """The windows in order; made anew each time, for kept ones would keep this encoding alive in a circle."""
         if self._kept is None:
             return [EncodedWindow(self, None)]
         return [EncodedWindow(self, kept) for kept in self._kept]

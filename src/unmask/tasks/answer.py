@@ -124,7 +124,7 @@ def check_answered(file: str, examples: Sequence[QuestionExample]) -> None:
     """DataError with the line of the first question of which a file does not say whether it has an answer."""
     for example in examples:
         if not example.answers and not example.impossible:
-            message = f"the question {example.id} has no answers; write \"answers\": [] if its text does not tell"
+            message = f'the question {example.id} has no answers; write "answers": [] if its text does not tell'
             raise DataError(message, file=file, line=example.line or None)
 
 

@@ -152,14 +152,20 @@ def encode_texts(
 
 
 def labelled(
-    tokenizer: Tokenizer, examples: Sequence[TextExample], usage: Usage, head: ClassifySettings, limit: int
+    tokenizer: Tokenizer,
+    examples: Sequence[TextExample],
+    usage: Usage,
+    head: ClassifySettings,
+    limit: int,
+    *,
+    training: bool = True,
 ) -> list[Labelled]:
-    """Examples ready for training."""
+    """Examples with their targets, for the loop; not for `training` but to be measured on, all their windows count."""
     numbers = {label: number for number, label in enumerate(head.labels)}
     items = []
     for start in range(0, len(examples), 4096):  # encodings are large: none is kept longer than needed
         part = examples[start : start + 4096]
-        for example, encoding in zip(part, encode_texts(tokenizer, part, usage, limit, training=True), strict=True):
+        for example, encoding in zip(part, encode_texts(tokenizer, part, usage, limit, training=training), strict=True):
             items.append(Labelled(Ready.all_of(encoding), _target(example.label, numbers)))
     return items
 

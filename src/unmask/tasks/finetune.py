@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,34 +10,45 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
+from unmask.data.columns import parse_columns
+from unmask.data.doctor import DoctorSettings, examine
 from unmask.errors import ModelError, SettingsError
 from unmask.longtext.settings import LongTask, choose
-from unmask.models.bert import Bert, num_parameters
+from unmask.models.assign import assign, named_tensors
+from unmask.models.bert import Bert, device_of, num_parameters
 from unmask.models.fetch import fetch
 from unmask.models.folder import load_model, write_model
-from unmask.models.init import build_model
+from unmask.models.init import assemble, build_model
 from unmask.models.long_positions import extend_positions
 from unmask.models.settings import HeadSettings
 from unmask.models.surgery import remove_layers
+from unmask.nn.settings import DropoutSettings
 from unmask.report.card import model_card
 from unmask.report.outcome import DataFacts, Evaluation, ModelFacts, write_evaluation
 from unmask.report.page import write_report
 from unmask.storage import atomic_write, new_folder
 from unmask.tasks import runs
+from unmask.tasks.estimate import estimate
 from unmask.tasks.finetune_settings import Files, FinetuneSettings
 from unmask.tasks.scoring import Scored
 from unmask.tasks.usage import Usage, write_usage
-from unmask.tasks.windows import Epochs
+from unmask.tasks.windows import Epochs, windows_in
+from unmask.text.files import check_encoding
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.checkpoint import read_best
 from unmask.train.environment import environment
+from unmask.train.fgm import embedding_parameters
+from unmask.train.freeze import freeze
 from unmask.train.loop import fit
+from unmask.train.precision import build_scaler
 from unmask.train.progress import Listener
 from unmask.train.rdrop import RDrop
 from unmask.train.record import METRICS, read_entries, training_seconds
+from unmask.train.settings import TrainSettings
 from unmask.train.task import Evaluator, Task
-from unmask.train.world import World, local_device
+from unmask.train.world import World, check_possible, local_device
 
 EVALUATION = "evaluation.json"
 REPORT = "report.html"
@@ -74,14 +86,20 @@ def finetune(
     listener = listener if world.is_first else Listener()
     runs.check_free(run, resume=resume)  # before texts are read, which may take minutes
     job = prepare(settings, files, listener)  # before the folder is claimed: bad input must leave nothing behind
+    notes = (*job.notes, *(_examined(settings, files, job, listener) if world.is_first else ()))
     source = Epochs(job.items, job.collate, settings.batch_size, settings.train.accumulate, settings.seed)
     loop = settings.loop(len(job.items), source.updates_of_epoch)
+    _check_possible(job.model, loop)
     task: Any = job.task
     if settings.r_drop is not None:
         if not hasattr(task, "logits"):
             raise SettingsError("r_drop: needs a task with one row of logits an item; question answering has none")
         task = RDrop(task, settings.r_drop)
-    resolved = {"finetune": settings.model_dump(mode="json"), "files": files.model_dump(mode="json")}
+    content = {role: sha256_of(name) for role, name in (("train", files.train), ("dev", files.dev)) if name}
+    resolved = {
+        "finetune": settings.model_dump(mode="json"),
+        "files": files.model_dump(mode="json") | {"sha256": content},
+    }
     if world.is_first:
         runs.claim(run, resolved, resume=resume)
     world.wait()
@@ -89,9 +107,41 @@ def finetune(
     read_best(run, job.model)
     evaluation = None
     if world.is_first:
-        evaluation = _conclude(run, job, settings, files, listener)
+        evaluation = _conclude(run, dataclasses.replace(job, notes=notes), settings, files, listener)
     world.wait()
     return evaluation
+
+
+def _check_possible(model: Bert, loop: TrainSettings) -> None:
+    """Say now what the loop would refuse when the folder is already claimed."""
+    check_possible(model, World.present(loop.engine), loop.precision, loop.compile)
+    build_scaler(device_of(model), loop.precision)
+    freeze(model, loop.freeze)
+    if loop.fgm is not None:
+        embedding_parameters(model)
+
+
+def _examined(settings: FinetuneSettings, files: Files, job: Job, listener: Listener) -> list[str]:
+    """What the doctor has to say that did not stop the run, and how long it may take."""
+    about = DoctorSettings(
+        task=job.usage.task,
+        columns=None if files.columns is None else parse_columns(files.columns),
+        problem=getattr(settings, "problem", "auto"),
+        encoding=check_encoding(files.encoding),
+        max_length=job.model.settings.max_length,
+    )
+    found = [
+        f"{finding.file}: {finding.message}"
+        for finding in (examine(files.train, files.dev, about).findings if settings.doctor else ())
+        if finding.severity != "note" and finding.kind != "long"  # lengths are in tokens, and said already
+    ]
+    for sentence in found:
+        listener.say(f"doctor: {sentence}")
+    tokens = job.data[0].tokens or 0
+    longest = max(len(window) for item in job.items[:5000] for window in windows_in(item))
+    batch = tokens / max(len(job.items), 1) * settings.batch_size / settings.train.accumulate
+    listener.say(f"estimate: {estimate(job.model.settings, settings.epochs * tokens, longest, batch)}")
+    return found
 
 
 def _conclude(run: Path, job: Job, settings: FinetuneSettings, files: Files, listener: Listener) -> Evaluation:
@@ -139,6 +189,8 @@ def load_start(settings: FinetuneSettings, files: Files, head: HeadSettings) -> 
         fresh = build_model(model.settings, settings.seed)
         assert isinstance(fresh, Bert)
         model = fresh
+    if settings.dropout is not None:
+        model = with_dropout(model, settings.dropout)
     if settings.layers is not None:
         depth = model.settings.num_layers
         if settings.layers > depth:
@@ -149,6 +201,16 @@ def load_start(settings: FinetuneSettings, files: Files, head: HeadSettings) -> 
     if settings.long_text.strategy == "hierarchical":
         model = extend_positions(model, settings.long_text.max_length or _LONGER * model.settings.max_length)
     return model.to(local_device())
+
+
+def with_dropout(model: Bert, share: float) -> Bert:
+    """The same weights in a model that drops so much of embeddings, sub-layers and attention."""
+    dropout = DropoutSettings(embedding=share, residual=share, attention=share, activation=0.0)
+    with torch.device("meta"):
+        other = assemble(model.settings.replace(dropout=dropout))
+    assign(other, named_tensors(model))
+    assert isinstance(other, Bert)
+    return other.train(model.training)
 
 
 def resolved_usage(usage: Usage, task: LongTask, lengths: Sequence[int], limit: int) -> tuple[Usage, str]:

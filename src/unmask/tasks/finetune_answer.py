@@ -33,18 +33,14 @@ def prepare_answer(settings: AnswerRun, files: Files, listener: Listener) -> Job
     """Read both files, decide what is open, and make everything ready for the loop."""
     if settings.loss.class_weights != "none":
         raise SettingsError("class_weights: question answering has no labels that could be weighed")
-    train = read_questions(files.train, encoding=files.encoding)
-    check_answered(files.train, train.examples)
-    notes = [f"{files.train}: {sentence}" for sentence in train.said]
-    examples: Sequence[QuestionExample] = train.examples
+    notes: list[str] = []
+    train = _read(files.train, files.encoding, notes)
+    examples: Sequence[QuestionExample] = train
     if files.dev is None:
-        examples, dev = set_apart(train.examples, settings.dev_share, settings.seed)
-        notes.append(f"no development file: {len(dev):,} of the {len(train.examples):,} questions are set apart for it")
+        examples, dev = set_apart(train, settings.dev_share, settings.seed)
+        notes.append(f"no development file: {len(dev):,} of the {len(train):,} questions are set apart for it")
     else:
-        found = read_questions(files.dev, encoding=files.encoding)
-        check_answered(files.dev, found.examples)
-        notes += [f"{files.dev}: {sentence}" for sentence in found.said]
-        dev = found.examples
+        dev = _read(files.dev, files.encoding, notes)
     usage = _usage(settings, examples, notes)
     for note in notes:
         listener.say(note)
@@ -80,6 +76,13 @@ def prepare_answer(settings: AnswerRun, files: Files, listener: Listener) -> Job
         notes=(*notes, why),
         measure=measure,
     )
+
+
+def _read(file: str, encoding: str, notes: list[str]) -> list[QuestionExample]:
+    found = read_questions(file, encoding=encoding)
+    check_answered(file, found.examples)
+    notes += [f"{file}: {sentence}" for sentence in found.said]
+    return found.examples
 
 
 def _usage(settings: AnswerRun, examples: Sequence[QuestionExample], notes: list[str]) -> Usage:

@@ -36,9 +36,8 @@ def prepare_classify(settings: ClassifyRun, files: Files, listener: Listener) ->
         notes.append(f"no development file: {len(dev):,} of the {len(train.examples):,} examples are set apart for it")
     for note in notes:
         listener.say(note)
-    labels = train.labels or ("score",)
     head = ClassifySettings(
-        labels=labels,
+        labels=train.labels or ("score",),
         pooling=settings.pooling,
         dropout=settings.head_dropout,
         problem=train.problem,
@@ -46,15 +45,15 @@ def prepare_classify(settings: ClassifyRun, files: Files, listener: Listener) ->
     )
     tokenizer = Tokenizer.from_folder(fetch(files.model))
     model = load_start(settings, files, head)
-    if train.columns.pair is not None and model.settings.num_segments == 1:
-        raise TaskError(f"{files.model}: knows one segment, so it cannot tell the texts of a pair apart")
     pair = train.columns.pair is not None
+    if pair and model.settings.num_segments == 1:
+        raise TaskError(f"{files.model}: knows one segment, so it cannot tell the texts of a pair apart")
     usage = Usage(task="classify", pair=pair, long_text=settings.long_text, threshold=settings.threshold)
     limit = model.settings.max_length
     usage, why = resolved_usage(usage, "classify", token_lengths(tokenizer, examples), limit)
     listener.say(why)
     items = labelled(tokenizer, examples, usage, head, limit)
-    dev_items = labelled(tokenizer, dev, usage, head, limit)
+    dev_items = labelled(tokenizer, dev, usage, head, limit, training=False)
     weights = _weights(settings, head, examples)
 
     def measure(model: Bert) -> Scored:

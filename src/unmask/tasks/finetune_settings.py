@@ -38,9 +38,13 @@ class FinetuneSettings(Settings):
     """How much two passes with different dropout must agree (R-Drop)."""
     layers: Count | None = None
     """Use only so many of the lowest layers."""
-    head_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    dropout: Share | None = 0.1
+    """In the encoder, while it learns; None: what the model was pre-trained with, which may be none."""
+    head_dropout: Share = 0.1
     from_nothing: bool = False
     """Start with random weights: to see what pre-training is worth."""
+    doctor: bool = True
+    """Look at the files first, and say what may hurt."""
     seed: int = 0
     """Of the new head, the order of examples, and dropout."""
     train: LoopSettings = LoopSettings()

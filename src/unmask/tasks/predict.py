@@ -92,9 +92,9 @@ class Predictor:
             case "classify":
                 head = classify_head(self.model)
                 found = read_labelled(file, columns, head.problem, encoding=encoding)
+                examples = list(self._fitting(file, found.examples))
                 if head.problem != "regression":
                     found.check_labels(head.labels)
-                examples = list(self._fitting(file, found.examples))
                 return score_classes(head, self.usage, examples, self._all(examples))
             case "tag":
                 tagged = read_tagged(file, encoding=encoding)

@@ -72,7 +72,9 @@ def difference(before: Any, now: Any, place: str = "") -> str | None:
             if found := difference(before.get(key), now.get(key), f"{place}.{key}" if place else str(key)):
                 return found
         return None
-    return None if before == now else f"{place.partition('.')[2] or place} ({before!r}, now {now!r})"
+    if before == now:
+        return None
+    return f"{place.removeprefix('pretrain.').removeprefix('finetune.')} ({before!r}, now {now!r})"
 
 
 def measured(run: Path, update: int | None) -> dict[str, float]:

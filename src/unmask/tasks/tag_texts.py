@@ -57,7 +57,7 @@ def check_labelled(file: str, examples: Sequence[TaggedExample], *, plain: bool)
     """DataError with the line of the first example of a file that says nothing, or nothing of this kind."""
     for example in examples:
         if (example.tags if plain else example.entities) is None:
-            what = "a tag for each word" if plain else "tags or entities"
+            what = "tag for each word" if plain else "tags or entities"
             message = f"has no {what}, unlike other examples of the file; label it or remove it"
             raise DataError(message, file=file, line=example.line)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -148,6 +148,11 @@ def with_marks(text: str, end: int) -> int:
     while end < len(text) and unicodedata.category(text[end])[0] == "M":
         end += 1
     return end
+
+
+def windows_in(item: Any) -> tuple[Ready, ...]:
+    """The windows of an example, whatever its task."""
+    return (item.ready,) if hasattr(item, "ready") else item.windows
 
 
 def rows_of(encoded: Encoded, rows: Tensor) -> list[Tensor]:

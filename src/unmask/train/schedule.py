@@ -18,7 +18,9 @@ class ScheduleSettings(Settings):
 
     kind: Literal["linear", "cosine", "inverse_sqrt", "constant"] = "linear"
     warmup: Annotated[int, Field(ge=0)] = 0  # updates during which the rate grows in proportion to their number
-    final: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # of linear and cosine: the factor at the last update
+    final: Annotated[float, Field(ge=0.0, le=1.0)] = (
+        0.0  # of linear and cosine: what they fall to, just past the last update
+    )
 
 
 def build_schedule(settings: ScheduleSettings, updates: int) -> Schedule:
@@ -72,5 +74,5 @@ def _warm(update: int, warmup: int) -> float:
 
 
 def _progress(update: int, warmup: int, updates: int) -> float:
-    """How much of the way from the end of the warm-up to the last update is done."""
-    return min(1.0, max(0.0, (update + 1 - warmup) / max(1, updates - warmup)))
+    """How much of the way from the end of the warm-up is done; it ends past the last update, which still learns."""
+    return min(1.0, max(0.0, (update - warmup) / max(1, updates - warmup)))

@@ -1,0 +1,85 @@
+"""Names in Chinese text with the model that comes with Unmask: softmax and CRF, beside the net with random weights.
+
+    UNMASK_DATA=folder python benchmarks/tagging.py [--seeds 3] [--out results.json]
+
+CLUENER (10,748 sentences, ten types, measured on its development set of 1,343) and Weibo (1,350 posts, measured on its
+270 test posts after the best epoch was chosen on the 270 development posts; for CLUENER that choice is made on the set
+that is shown, so the last epoch is shown too). F1 counts whole names, as seqeval does. Random weights get the rate that
+suits them better (5e-4 instead of 1e-4), and as many epochs (4; Weibo 10).
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from common import data_folder
+from finetune_common import Found, Results, Run, across, loop_settings, parser, table
+from unmask.tasks.finetune_settings import Files, TagRun
+
+EPOCHS = {"cluener": 4, "weibo": 10}
+
+
+def head_of(path: Path, count: int, target: Path) -> Path:
+    """The first examples of a file: lines, or groups of lines with a blank one between them."""
+    text, apart = path.read_text(encoding="utf-8"), "\n" if path.suffix == ".json" else "\n\n"
+    target.write_text(apart.join(text.split(apart)[:count]) + apart, encoding="utf-8")
+    return target
+
+
+def files_of(name: str, quick: bool, spare: Path) -> tuple[Files, Path | None]:
+    folder = data_folder()
+    if name == "cluener":
+        paths = {part: folder / "cluener2020" / f"{part}.json" for part in ("train", "dev")}
+    else:
+        paths = {part: folder / "weibo_ner" / f"{part}.all.bmes" for part in ("train", "dev", "test")}
+    if quick:
+        # Enough of them for every type to occur.
+        paths = {part: head_of(path, 150, spare / f"{name}-{part}{path.suffix}") for part, path in paths.items()}
+        if name == "weibo":
+            paths["dev"] = paths["test"] = paths["train"]
+    return Files(model="mini-zh", train=str(paths["train"]), dev=str(paths["dev"])), paths.get("test")
+
+
+def settings_of(name: str, crf: bool, nothing: bool, seed: int, quick: bool) -> TagRun:
+    epochs = 1 if quick else EPOCHS[name]
+    loop = loop_settings(5e-4 if nothing else 1e-4)
+    return TagRun(crf=crf, from_nothing=nothing, epochs=epochs, seed=seed, train=loop)
+
+
+def compared(name: str, options: argparse.Namespace, results: Results, spare: Path) -> list[dict[str, object]]:
+    files, test = files_of(name, options.quick, spare)
+    rows: list[dict[str, object]] = []
+    for crf in (False, True):
+        for nothing in (False, True):
+            who = f"{'CRF' if crf else 'softmax'}, {'random weights' if nothing else 'mini-zh'}"
+            runs: list[Found] = []
+            for seed in range(options.seeds):
+                settings = settings_of(name, crf, nothing, seed, options.quick)
+                runs.append(results.get(f"{name}, {who}, seed {seed}", Run(settings, files, test).go))
+            rows.append(
+                {
+                    "set": name,
+                    "who": who,
+                    "dev F1, best epoch": across(runs, "f1"),
+                    "dev F1, last epoch": across(runs, "f1", "last"),
+                    "test F1": across(runs, "f1", "test") if test else "–",
+                    "training (s)": round(sum(run["train_seconds"] for run in runs) / len(runs)),
+                }
+            )
+    return rows
+
+
+def main() -> None:
+    options = parser(__doc__).parse_args()
+    if options.quick:
+        options.seeds = 1
+    results = Results(options)
+    with tempfile.TemporaryDirectory() as spare:
+        rows = [row for name in ("weibo", "cluener") for row in compared(name, options, results, Path(spare))]
+    table(f"Names in Chinese text, mean of {options.seeds} seeds (95 % interval of the mean)", rows, options)
+
+
+if __name__ == "__main__":
+    main()
