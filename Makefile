@@ -7,7 +7,7 @@ PIP    := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --
 .PHONY: help quickstart test test-all check format bench clean
 
 help:
-	@echo "make quickstart   set up, fetch a real pre-trained BERT, show it at work"
+	@echo "make quickstart   set up, fetch a real pre-trained BERT and data, fine-tune it, measure it, use it"
 	@echo "make test         the test suite (minutes);  make test-all  with the slow ones"
 	@echo "make check        lint, types, layering"
 	@echo "make bench        measure against peers; needs UNMASK_DATA (see docs/benchmarks.md)"

@@ -42,9 +42,7 @@ Nothing = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Of the new head, the order of examples, and dropout.")]
 Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="N runs with different seeds, and their mean.")]
-Grid = Annotated[
-    bool, typer.Option("--grid", metavar="", help="Try batch 16, 32 × 5e-5, 3e-5, 2e-5 × epochs 3, 4.")
-]
+Grid = Annotated[bool, typer.Option("--grid", metavar="", help="Try batch 16, 32 × 5e-5, 3e-5, 2e-5 × epochs 3, 4.")]
 Resume = Annotated[bool, typer.Option("--resume", metavar="", help="Go on with the run in the folder.")]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change any setting.")]
 Encoding = Annotated[str, typer.Option(metavar="NAME", help="Of text files: utf-8 or gb18030.")]

@@ -19,7 +19,10 @@ train = typer.Typer(help="Train a model.", no_args_is_help=True)
 @train.command("pretrain")
 def pretrain(
     config: Annotated[
-        str, typer.Argument(help="A .toml or .json file, or bert-tiny-demo, bert-mini-en, bert-mini-zh, bert-base.")
+        str,
+        typer.Argument(
+            help="A .toml or .json file, or bert-tiny-demo, bert-tiny-zh, bert-mini-en, bert-mini-zh, bert-base."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the run.")],
     text: Annotated[
