@@ -43,6 +43,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/pretrain.py --learn 200
 	$(BIN)/python benchmarks/finetune.py --speed
 	$(BIN)/python benchmarks/batch_invariance.py
+	$(BIN)/python benchmarks/decode.py
 
 clean:
 	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -27,19 +27,36 @@ class Memory(NamedTuple):
     layout: Layout
 
 
+#: Sources are filled up to a multiple of this before steps look at them. A vector register's worth of keys that are
+#: masked adds exact zeros, so that a sentence's numbers do not depend on how long the others of its batch are.
+SOURCE_MULTIPLE = 16
+
+
 @dataclass
 class DecoderState:
-    """What is kept between two steps of decoding: for each block its past, and which source tokens are there."""
+    """What is kept between two steps of decoding: for each block its past, and which source tokens are there.
+
+    Of B sources, each may have K targets under way, side by side: B·K rows of past, but only B of memory.
+    """
 
     blocks: list[DecoderPast]
     mask: Mask
     position: int = 0
 
     def select(self, sequences: Tensor) -> DecoderState:
-        """Those of some sequences, in the order given: for beams that are reordered or done."""
+        """Those of some sequences, in the order given: for sequences that are done."""
+        return self.reorder(sequences, sequences)
+
+    def reorder(self, rows: Tensor, sources: Tensor | None = None) -> DecoderState:
+        """The past of some rows, and the memory of some sources (None: of all), each in the order given."""
+        blocks = []
+        for block in self.blocks:
+            own = None if block.own is None else block.own.select(rows)
+            blocks.append(DecoderPast(own, block.memory if sources is None else block.memory.select(sources)))
         allowed = self.mask.allowed
-        mask = Mask(None if allowed is None else allowed.index_select(0, sequences))
-        return DecoderState([block.select(sequences) for block in self.blocks], mask, self.position)
+        if allowed is not None and sources is not None:
+            allowed = allowed.index_select(0, sources)
+        return DecoderState(blocks, Mask(allowed), self.position)
 
 
 class Transformer(nn.Module):
@@ -84,15 +101,22 @@ class Transformer(nn.Module):
         if self.output_bias is not None:
             nn.init.zeros_(self.output_bias)
 
+    @property
+    def target_limit(self) -> int | None:
+        """How many steps the target's positions can represent; None where there is no limit."""
+        return self.target_embeddings.positions.limit
+
     def start(self, memory: Memory) -> DecoderState:
         """The state before the first target token."""
         dense = memory.layout.pad(memory.rows)
-        blocks = [DecoderPast(None, block.cross_attention.remember(dense)) for block in self._blocks()]
         there = memory.layout.key_mask(dense.device)
+        missing = -dense.shape[1] % SOURCE_MULTIPLE
+        dense, there = F.pad(dense, (0, 0, 0, missing)), F.pad(there, (0, missing))
+        blocks = [DecoderPast(None, block.cross_attention.remember(dense)) for block in self._blocks()]
         return DecoderState(blocks, Mask(None if bool(there.all()) else there[:, None, None, :]))
 
     def step(self, ids: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """One token a sequence (B,) → logits of the next (B, V). Equals `forward` at that position."""
+        """One token a row, (B,) or (B·K,) → logits of the next (…, V). Equals `forward` at that position."""
         self.target_embeddings.check_length(state.position + 1)
         x = self.target_embeddings.at(ids, torch.full_like(ids, state.position), state.position + 1)
         blocks = []

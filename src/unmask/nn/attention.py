@@ -37,6 +37,10 @@ class Projections(nn.Module):
         queries, keys, values = _together(x, self.query, self.key, self.value)
         return self._heads(queries), self._heads(keys), self._heads(values)
 
+    def few(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same as `all` for rows so few, as in a decoder's steps, that joining the weights would cost most."""
+        return self._heads(self.query(x)), self._heads(self.key(x)), self._heads(self.value(x))
+
     def _heads(self, rows: Tensor) -> Tensor:
         return rows.unflatten(-1, (self.num_heads, self.head_size))
 
@@ -56,6 +60,11 @@ class SharedProjections(Projections):
         """Queries that are the keys, and values."""
         keys, values = self.keys_values(x)
         return keys, keys, values
+
+    def few(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same for few rows."""
+        keys = self._heads(self.key(x))
+        return keys, keys, self._heads(self.value(x))
 
 
 class NoProjections(Projections):
@@ -78,10 +87,41 @@ class NoProjections(Projections):
         heads = self._heads(x)
         return heads, heads, heads
 
+    def few(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same for few rows."""
+        return self.all(x)
+
     def _heads(self, rows: Tensor) -> Tensor:
         if rows.shape[-1] == self.head_size:
             return rows[:, None].expand(-1, self.num_heads, -1)
         return super()._heads(rows)
+
+
+#: How many steps a decoder's past gets room for at once.
+_STEPS_AT_ONCE = 16
+
+
+class _Room:
+    """Keys and values of a decoder's steps in one tensor (steps, B, 2, N, D), with room behind the last.
+
+    A step is written in place, and one `index_select` reorders keys and values together.
+    """
+
+    def __init__(self, steps: int, like: Tensor, sequences: int) -> None:
+        capacity = (steps // _STEPS_AT_ONCE + 1) * _STEPS_AT_ONCE
+        self.data = like.new_empty(capacity, sequences, 2, like.shape[1], like.shape[3])
+        self.used = steps
+
+    def write(self, keys: Tensor, values: Tensor) -> None:
+        """One more step, (B, N, 1, D) each."""
+        self.data[self.used, :, 0] = keys[:, :, 0]
+        self.data[self.used, :, 1] = values[:, :, 0]
+        self.used += 1
+
+    def first(self, steps: int) -> KeyValues:
+        """The first steps, as views."""
+        keys, values = self.data[:steps].permute(2, 1, 3, 0, 4)
+        return KeyValues(keys, values, self)
 
 
 @dataclass
@@ -90,14 +130,29 @@ class KeyValues:
 
     keys: Tensor
     values: Tensor
+    room: _Room | None = None  # where they lie, if more may be written behind them
 
     def select(self, sequences: Tensor) -> KeyValues:
         """Those of some sequences, in the order given."""
-        return KeyValues(self.keys.index_select(0, sequences), self.values.index_select(0, sequences))
+        if self.room is None:
+            return KeyValues(self.keys.index_select(0, sequences), self.values.index_select(0, sequences))
+        steps = self.keys.shape[2]
+        room = _Room(steps, self.keys, len(sequences))
+        torch.index_select(self.room.data[:steps], 1, sequences, out=room.data[:steps])
+        return room.first(steps)
 
     def extended(self, keys: Tensor, values: Tensor) -> KeyValues:
-        """With one more step at the end."""
-        return KeyValues(torch.cat([self.keys, keys], dim=2), torch.cat([self.values, values], dim=2))
+        """With one more step (B, N, 1, D) at the end. These here stay as they are."""
+        if keys.requires_grad or keys.shape != values.shape:  # nothing in place under a gradient
+            return KeyValues(torch.cat([self.keys, keys], dim=2), torch.cat([self.values, values], dim=2))
+        steps, room = self.keys.shape[2], self.room
+        # Who was extended before has somebody else's step behind it, which must not be written over.
+        if room is None or room.used != steps or steps == len(room.data):
+            room = _Room(steps, keys, len(keys))
+            room.data[:steps, :, 0] = self.keys.permute(2, 0, 1, 3)
+            room.data[:steps, :, 1] = self.values.permute(2, 0, 1, 3)
+        room.write(keys, values)
+        return room.first(steps + 1)
 
 
 class MultiHeadAttention(nn.Module):
@@ -131,7 +186,7 @@ class MultiHeadAttention(nn.Module):
 
     def step(self, x: Tensor, past: KeyValues | None) -> tuple[Tensor, KeyValues]:
         """One new row a sequence (B, H) attends to itself and to the past; gives the past with it added."""
-        q, k, v = (rows[:, :, None] for rows in self.projections.all(x))  # (B, N, 1, D)
+        q, k, v = (rows[:, :, None] for rows in self.projections.few(x))  # (B, N, 1, D)
         position = 0 if past is None else past.keys.shape[2]
         k = self.attend.prepare_keys(k, position)
         past = KeyValues(k, v) if past is None else past.extended(k, v)
@@ -139,9 +194,13 @@ class MultiHeadAttention(nn.Module):
         return self.output(out.flatten(1)), past
 
     def look(self, x: Tensor, memory: KeyValues, mask: Mask = EVERYTHING) -> Tensor:
-        """One row a sequence (B, H) attends to keys and values prepared by `remember`."""
-        q = self.attend.prepare_queries(self.projections.queries(x)[:, :, None])
-        return self.output(self.attend(q, memory.keys, memory.values, mask).flatten(1))
+        """Rows (B·K, H), K of each sequence side by side, attend to keys and values prepared by `remember`.
+
+        The K are independent of each other, so the attention must have no positions where there is more than one.
+        """
+        q = self.projections.queries(x).unflatten(0, (len(memory.keys), -1)).transpose(1, 2)  # (B, N, K, D)
+        out = self.attend(self.attend.prepare_queries(q), memory.keys, memory.values, mask)
+        return self.output(out.transpose(1, 2).flatten(2).flatten(0, 1))
 
 
 def _together(x: Tensor, *linears: nn.Linear) -> tuple[Tensor, ...]:
