@@ -124,7 +124,7 @@ def test_it_learns(tmp_path: Path) -> None:
     assert lines[-1]["losses"]["masked"] < 0.5 * lines[0]["losses"]["masked"]
     assert lines[-1]["learning_rate"] == pytest.approx(
         1e-2 / 497
-    )  # after 3 updates of warm-up; the last one learns too
+    )  # 3 of 500 are warm-up; the last one learns
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
