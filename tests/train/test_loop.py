@@ -122,9 +122,7 @@ def test_it_learns(tmp_path: Path) -> None:
     fit(toy.model(dropout=0.0), toy.GuessMasks(), toy.Sentences(32), settings, tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["losses"]["masked"] < 0.5 * lines[0]["losses"]["masked"]
-    assert lines[-1]["learning_rate"] == pytest.approx(
-        1e-2 / 497
-    )  # 3 of 500 are warm-up; the last one learns
+    assert lines[-1]["learning_rate"] == pytest.approx(1e-2 / 497)  # 3 of 500 are warm-up; the last one learns
 
 
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
