@@ -100,6 +100,14 @@ def read_toml(path: Path) -> dict[str, Any]:
     return _read(path, "TOML", tomllib.loads)
 
 
+def read_table(path: Path) -> dict[str, Any]:
+    """The settings in a .toml file, or in a JSON file whatever its name; SettingsError if they are no table."""
+    data = read_toml(path) if path.suffix == ".toml" else read_json(path)
+    if not isinstance(data, dict):
+        raise SettingsError(f"{path}: expected a table of settings")
+    return data
+
+
 def _read(path: Path, name: str, parse: Callable[[str], T]) -> T:
     try:
         if not path.exists():

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unmask.data import parquet
 from unmask.data.corpus import inputs, pool
 from unmask.data.corpus import write as shards
 from unmask.data.corpus.build import Progress, build_corpus
@@ -210,7 +211,7 @@ def test_parquet(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.Monke
         assert name == "pyarrow.parquet"
         return type("Module", (), {"ParquetFile": FakeParquet})
 
-    monkeypatch.setattr(inputs.importlib, "import_module", fake)
+    monkeypatch.setattr(parquet.importlib, "import_module", fake)
     rows = [{"text": "hello\nworld\u2028x"}, {"text": None}, {"text": "我"}]
     file = write(tmp_path / "a.parquet", json.dumps(rows))
     corpus = build_corpus([file], tokenizer, tmp_path / "c", workers=1)
@@ -229,7 +230,7 @@ def test_parquet_without_pyarrow_says_so(tokenizer: Tokenizer, tmp_path: Path, m
     def missing(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr(inputs.importlib, "import_module", missing)
+    monkeypatch.setattr(parquet.importlib, "import_module", missing)
     with pytest.raises(DataError, match="pip install pyarrow"):
         build_corpus([write(tmp_path / "a.parquet", "")], tokenizer, tmp_path / "c", workers=1)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from unmask.data.delimited import Record, recognise, records
 from unmask.data.json_rows import lines_of_objects, objects_of
+from unmask.data.parquet import open_parquet
 from unmask.data.rows import OnError, RowError, report
 from unmask.errors import DataError, FetchError, UnmaskError, UserError
 from unmask.text.files import TextEncoding, check_encoding, size_of
@@ -162,25 +163,14 @@ def _json(path: str, encoding: TextEncoding) -> Table:
 
 
 def _parquet(path: Path) -> Table:
-    try:
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise DataError("Parquet files need the package pyarrow; install it: pip install pyarrow", file=path) from None
-
-    def opened() -> Any:
-        try:
-            return parquet.ParquetFile(path)
-        except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
-            raise DataError(f"not a Parquet file that can be read ({error})", file=path) from None
-
     def rows(on_error: OnError) -> Iterator[Row]:
         number = 0
-        for batch in opened().iter_batches(batch_size=1024):
+        for batch in open_parquet(path).iter_batches(batch_size=1024):
             for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 number += 1
                 yield Row(cells, number)
 
-    names = tuple(map(str, opened().schema_arrow.names))
+    names = tuple(map(str, open_parquet(path).schema_arrow.names))
     return Table(str(path), names, tuple(_head(str(path), rows(None), _SAMPLE_ROWS)), (), rows)
 
 

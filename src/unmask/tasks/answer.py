@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unmask.data.batching import token_budget_batches
 from unmask.data.examples import QuestionExample
 from unmask.errors import DataError
 from unmask.longtext.answers import best_spans
@@ -20,7 +19,7 @@ from unmask.models.bert import Bert, device_of
 from unmask.nn.batch import Batch
 from unmask.nn.layout import Layout
 from unmask.tasks.usage import Usage
-from unmask.tasks.windows import Ready, batch_of, by_text, chunked, rows_of, run_windows, with_marks
+from unmask.tasks.windows import InParts, Ready, batch_of, by_text, chunked, rows_of, run_windows, with_marks
 from unmask.text.tokenizer import Tokenizer
 
 _CONTEXT = 1
@@ -224,19 +223,14 @@ def marked(example: QuestionExample, said: str, usage: Usage) -> tuple[float, fl
     return max(exact(a.text, said) for a in example.answers), max(f1(a.text, said) for a in example.answers)
 
 
-class AnswerEvaluator:
+class AnswerEvaluator(InParts[QuestionText]):
     """How well a model answers while it learns."""
 
     score = "f1"
-    lower_is_better = False
 
     def __init__(self, texts: Sequence[QuestionText], usage: Usage) -> None:
         self.usage = usage
-        lengths = [sum(map(len, text.windows)) for text in texts]
-        self.parts = [[texts[number] for number in numbers] for numbers in token_budget_batches(lengths)]
-
-    def __len__(self) -> int:
-        return len(self.parts)
+        super().__init__(texts)
 
     def measure(self, model: nn.Module, number: int) -> dict[str, float]:
         """Marks, summed over questions."""
@@ -255,7 +249,3 @@ class AnswerEvaluator:
         """Means between 0 and 1."""
         total = {name: math.fsum(one[name] for one in results) for name in results[0]}
         return {"exact": total["exact"] / total["n"], "f1": total["f1"] / total["n"]}
-
-    def remarks(self, model: nn.Module) -> list[str]:
-        """None: the report shows examples."""
-        return []

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.data.batching import token_budget_batches
 from unmask.data.examples import TextExample
 from unmask.longtext.encode import encode_long
 from unmask.longtext.encoding import LongEncoding
@@ -22,7 +21,7 @@ from unmask.nn.batch import Batch
 from unmask.nn.modes import evaluating
 from unmask.nn.windows import Windows
 from unmask.tasks.usage import Usage
-from unmask.tasks.windows import Ready, batch_of, chunked, run_windows
+from unmask.tasks.windows import InParts, Ready, batch_of, chunked, run_windows
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.losses import cross_entropy, weight_of
 
@@ -214,20 +213,13 @@ def _said(
     return tuple(label for label, value in zip(head.labels, row, strict=True) if value >= usage.threshold), ranked
 
 
-class ClassifyEvaluator:
+class ClassifyEvaluator(InParts[Labelled]):
     """How well a model does on the development set while it learns, from sums that several processes can share."""
-
-    lower_is_better = False
 
     def __init__(self, items: Sequence[Labelled], head: ClassifySettings, usage: Usage) -> None:
         self.head, self.usage = head, usage
         self.score = {"single": "accuracy", "multi": "micro_f1", "regression": "pearson"}[head.problem]
-        # One forward pass a part, for engines whose processes must do equally many.
-        lengths = [sum(map(len, item.windows)) for item in items]
-        self.parts = [[items[number] for number in numbers] for numbers in token_budget_batches(lengths)]
-
-    def __len__(self) -> int:
-        return len(self.parts)
+        super().__init__(items)
 
     def measure(self, model: nn.Module, number: int) -> dict[str, float]:
         """Counts of what was said where, or sums from which correlations are made."""
@@ -263,10 +255,6 @@ class ClassifyEvaluator:
                 return _multi(total, len(self.head.labels))
             case _:
                 return _correlation(total)
-
-    def remarks(self, model: nn.Module) -> list[str]:
-        """None: the report shows examples."""
-        return []
 
 
 def _single(total: Mapping[str, float], labels: int) -> dict[str, float]:

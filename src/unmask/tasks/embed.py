@@ -22,6 +22,7 @@ from unmask.models.sentence import SentenceSettings
 from unmask.nn.batch import Batch
 from unmask.nn.heads import pool
 from unmask.nn.modes import evaluating
+from unmask.nn.windows import join_rows
 from unmask.text import Tokenizer
 
 #: Texts tokenized and sorted by length together. More would sort better, and keep the first answer waiting.
@@ -92,14 +93,6 @@ def _encode(
 def _join(pooled: Tensor, owners: list[int], lengths: list[int], num_texts: int, settings: SentenceSettings) -> Tensor:
     """One row a text from the rows of its windows: the greatest, or the mean weighted by tokens."""
     if len(owners) > num_texts:
-        owner = torch.tensor(owners, device=pooled.device)
-        if settings.pooling == "max":
-            index = owner[:, None].expand_as(pooled)
-            empty = pooled.new_empty(num_texts, pooled.shape[1])
-            pooled = empty.scatter_reduce(0, index, pooled, "amax", include_self=False)
-        else:
-            weight = torch.tensor(lengths, dtype=pooled.dtype, device=pooled.device)
-            total = weight.new_zeros(num_texts).index_add(0, owner, weight)
-            share = (weight / total[owner])[:, None]
-            pooled = pooled.new_zeros(num_texts, pooled.shape[1]).index_add(0, owner, pooled * share)
+        owner, weights = (torch.tensor(numbers, device=pooled.device) for numbers in (owners, lengths))
+        pooled = join_rows(pooled, owner, num_texts, "max" if settings.pooling == "max" else "mean", weights)
     return F.normalize(pooled, dim=-1) if settings.normalise else pooled

@@ -23,7 +23,7 @@ class Estimate:
     memory: float  # bytes
 
     def __str__(self) -> str:
-        time = f"{self.minutes:.0f} minutes" if self.minutes >= 2 else f"{max(1, round(60 * self.minutes))} seconds"
+        time = f"{self.minutes:.0f} minutes" if self.minutes >= 2 else f"{max(2, round(60 * self.minutes))} seconds"
         return f"about {time} of training on this machine as busy as it is now, and {self.memory / 1e9:.1f} GB"
 
     def as_rows(self) -> Mapping[str, str]:

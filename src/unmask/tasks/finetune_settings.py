@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
-from unmask.config import Settings, changed, read_json, read_toml
+from unmask.config import Settings, changed, read_table
 from unmask.errors import SettingsError
 from unmask.longtext.settings import LongTextSettings
 from unmask.train.losses import LossSettings
@@ -104,12 +104,10 @@ Run = TypeVar("Run", bound=FinetuneSettings)
 
 def read_finetune_settings(kind: type[Run], config: Path | None, changes: Sequence[str] = ()) -> Run:
     """Settings from a .toml or .json file, or the defaults, with some changed."""
-    data: Any = {}
+    data: Mapping[str, Any] = {}
     if config is not None:
         if not config.is_file():
             raise SettingsError(f"{config}: no such file")
-        data = read_toml(config) if config.suffix == ".toml" else read_json(config)
-    if not isinstance(data, Mapping):
-        raise SettingsError(f"{config}: expected a table of settings")
+        data = read_table(config)
     data = data.get("finetune", data)  # the settings that a run wrote down
     return kind.parse(changed(data, changes), str(config or "settings"))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from unmask.config import Settings, changed, read_json, read_toml, shown
+from unmask.config import Settings, changed, read_table, shown
 from unmask.data.corpus.format import CorpusSettings
 from unmask.data.masking import MaskingSettings
 from unmask.data.pairs import PairSettings
@@ -149,8 +149,6 @@ def read_pretrain_settings(config: str, changes: Sequence[str] = ()) -> Pretrain
     path = known.get(config, Path(config))
     if not path.is_file():
         raise SettingsError(f"{config}: no such file, nor a config of that name; there are {', '.join(known)}")
-    data = read_toml(path) if path.suffix == ".toml" else read_json(path)
-    if not isinstance(data, Mapping):
-        raise SettingsError(f"{path}: expected a table of settings")
+    data = read_table(path)
     data = data.get("pretrain", data)  # the settings that a run wrote down
     return PretrainSettings.parse(changed(data, changes), str(path))

@@ -108,10 +108,8 @@ def _single(head: ClassifySettings, usage: Usage, outcomes: tuple[TextOutcome, .
 
 
 def _macro_f1(confusion: np.ndarray) -> float:
-    right, found, wanted = np.diag(confusion), confusion.sum(0), confusion.sum(1)
-    total = found + wanted
-    occurs = total > 0
-    return float((2 * right[occurs] / total[occurs]).mean())
+    counts = np.stack([np.diag(confusion), confusion.sum(0), confusion.sum(1)], axis=1)  # right, found, wanted
+    return float(macro_f1_of(counts.ravel()))
 
 
 def _multi(head: ClassifySettings, usage: Usage, outcomes: tuple[TextOutcome, ...]) -> Scored:

@@ -19,7 +19,7 @@ from unmask.nn.heads import TagHead
 from unmask.nn.layout import Layout
 from unmask.tasks.tag_texts import TagText, TagWindow, tag_texts
 from unmask.tasks.usage import Usage
-from unmask.tasks.windows import batch_of, by_text, chunked, rows_of, run_windows
+from unmask.tasks.windows import InParts, batch_of, by_text, chunked, rows_of, run_windows
 from unmask.text.tokenizer import Tokenizer
 from unmask.train.losses import cross_entropy, weight_of
 
@@ -186,19 +186,13 @@ def _counts(texts: Sequence[TagText]) -> list[int]:
     return [len(text.windows) for text in texts]
 
 
-class TagEvaluator:
+class TagEvaluator(InParts[TagText]):
     """How well a model finds stretches (or tags words) while it learns, from counts that processes can share."""
-
-    lower_is_better = False
 
     def __init__(self, texts: Sequence[TagText], head: TagSettings, usage: Usage) -> None:
         self.head, self.usage = head, usage
         self.score = "accuracy" if usage.scheme is None else "f1"
-        lengths = [sum(map(len, text.windows)) for text in texts]
-        self.parts = [[texts[number] for number in numbers] for numbers in token_budget_batches(lengths)]
-
-    def __len__(self) -> int:
-        return len(self.parts)
+        super().__init__(texts)
 
     def measure(self, model: nn.Module, number: int) -> dict[str, float]:
         """Stretches that are right, found and wanted; words that are right and all of them."""
@@ -228,7 +222,3 @@ class TagEvaluator:
         recall = total["right"] / max(total["wanted"], 1.0)
         f1 = 2 * total["right"] / max(total["found"] + total["wanted"], 1.0)
         return {"f1": f1, "precision": precision, "recall": recall, "accuracy": accuracy}
-
-    def remarks(self, model: nn.Module) -> list[str]:
-        """None: the report shows examples."""
-        return []

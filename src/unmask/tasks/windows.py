@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.data.batching import TOKEN_BUDGET, token_budget_batches
 from unmask.longtext.encoding import LongEncoding
@@ -148,6 +148,23 @@ def with_marks(text: str, end: int) -> int:
     while end < len(text) and unicodedata.category(text[end])[0] == "M":
         end += 1
     return end
+
+
+class InParts(Generic[Item]):
+    """Of an evaluator: texts in parts of one forward pass each, for engines whose processes must do equally many."""
+
+    lower_is_better = False
+
+    def __init__(self, texts: Sequence[Item]) -> None:
+        lengths = [sum(map(len, windows_in(text))) for text in texts]
+        self.parts = [[texts[number] for number in numbers] for numbers in token_budget_batches(lengths)]
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def remarks(self, model: nn.Module) -> list[str]:
+        """None: the report shows examples."""
+        return []
 
 
 def windows_in(item: Any) -> tuple[Ready, ...]:

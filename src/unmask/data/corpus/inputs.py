@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from unmask.config import Settings
 from unmask.data.corpus.format import CorpusSettings, Count
+from unmask.data.parquet import open_parquet
 from unmask.errors import DataError
 from unmask.text.files import read_lines_at, size_of
 
@@ -42,7 +42,7 @@ class Input(Settings):
         except OSError as error:
             raise DataError(f"cannot be opened ({error.strerror})", file=path) from None
         if path.suffix == ".parquet":
-            _parquet(path)
+            open_parquet(path)
         state = path.stat()
         return cls(path=str(path.absolute()), bytes=state.st_size, modified=state.st_mtime_ns)
 
@@ -142,7 +142,7 @@ def _lines_whole(lines: Iterable[Line], first: int) -> Iterator[Cut]:
 
 def _rows(path: Path, field: str) -> Iterator[Line]:
     """The texts of a column, each written as a JSON string so that it fits on a line."""
-    file = _parquet(path)
+    file = open_parquet(path)
     total, read, size = file.metadata.num_rows, 0, path.stat().st_size
     names = list(file.schema_arrow.names)
     if field not in names:
@@ -155,14 +155,3 @@ def _rows(path: Path, field: str) -> Iterator[Line]:
                     f"the column {field} must be text but has a {type(value).__name__}", file=path, line=read
                 )
             yield json.dumps(value, ensure_ascii=False), size * read // max(total, 1)
-
-
-def _parquet(path: Path) -> Any:
-    try:
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise DataError("Parquet files need the package pyarrow; install it: pip install pyarrow", file=path) from None
-    try:
-        return parquet.ParquetFile(path)
-    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
-        raise DataError(f"not a Parquet file that can be read ({error})", file=path) from None

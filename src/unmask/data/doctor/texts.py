@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left
 from collections import Counter
@@ -106,7 +107,7 @@ def length_facts(found: Sequence[int], limit: int, unit: str) -> dict[str, Any]:
         "unit": unit,
         "mean": round(sum(ordered) / len(ordered), 1),
         "median": ordered[len(ordered) // 2],
-        "p95": ordered[int(0.95 * (len(ordered) - 1))],
+        "p95": ordered[math.ceil(0.95 * len(ordered)) - 1],
         "max": ordered[-1],
         "total": sum(ordered),
         "histogram": {names[place]: counts[place] for place in range(first, last + 1)},
