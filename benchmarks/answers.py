@@ -5,7 +5,7 @@
 Only SQuAD's development set of v1.1 is at hand, and in this copy an answer's place is that of its first occurrence.
 So its 48 articles are split by title (fixed): 38 to learn from, only questions with an answer whose text occurs
 exactly once in its context (that one is learned), and 10 held out with all questions and all answers. Windows of 384
-tokens that share 128, batch 32, rate 1e-4, 3 epochs, 10 % warm-up; answers of at most 30 tokens. Both sides are marked
+tokens that share 128, batch 32, rate 1e-4, 2 epochs, 10 % warm-up; answers of at most 30 tokens. Both sides are marked
 by one scorer, and compared question by question. CMRC: ours alone, on the whole development set.
 """
 
@@ -42,7 +42,7 @@ from unmask.models.fetch import fetch
 from unmask.tasks.finetune_settings import AnswerRun, Files
 
 LENGTH, SHARED, LONGEST, HELD_OUT = 384, 128, 30, 10
-RATE, EPOCHS = 1e-4, 3
+RATE, EPOCHS = 1e-4, 2
 Question = dict[str, Any]  # id, question, context, answers (texts), start (of the first answer)
 
 

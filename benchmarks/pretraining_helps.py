@@ -40,7 +40,7 @@ from unmask.longtext.settings import LongTextSettings
 from unmask.tasks.finetune_settings import ClassifyRun, Files
 from unmask.train.seeds import summary
 
-SIZES = (100, 300, 1000, 3000, 10_000)
+SIZES = (100, 500, 2000, 10_000)
 LEAST_UPDATES = 200
 HELD_OUT = 4000
 PRETRAINED = "mini-zh, rate 1e-4"
