@@ -7,6 +7,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -106,6 +107,16 @@ def read_table(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise SettingsError(f"{path}: expected a table of settings")
     return data
+
+
+def config_file(name: str, kind: str) -> Path:
+    """The settings file of this name, or the one of this kind that comes with the package under it."""
+    folder = Path(str(resources.files("unmask"))) / "configs" / kind
+    known = {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    path = known.get(name, Path(name))
+    if not path.is_file():
+        raise SettingsError(f"{name}: no such file, nor a config of that name; there are {', '.join(known)}")
+    return path
 
 
 def _read(path: Path, name: str, parse: Callable[[str], T]) -> T:

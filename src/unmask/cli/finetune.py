@@ -17,7 +17,9 @@ _DEV = "The same, to measure on; a tenth of the training file is set apart if no
 Model = Annotated[str, typer.Option("--model", "-m", metavar="NAME", help=_MODEL)]
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the run.")]
 Dev = Annotated[str | None, typer.Option(metavar="FILE", help=_DEV)]
-Config = Annotated[Path | None, typer.Option(metavar="FILE", help="Settings from a .toml or .json file.")]
+Config = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Settings from a .toml or .json file, or sst2-minilm.")
+]
 Epochs = Annotated[float | None, typer.Option(metavar="N", help="How often every example is seen; 3.")]
 Batch = Annotated[int | None, typer.Option("--batch-size", metavar="N", help="Examples of an update; 32.")]
 Rate = Annotated[float | None, typer.Option("--learning-rate", metavar="X", help="5e-5 if not given.")]

@@ -27,7 +27,7 @@ class FinetuneJob:
     threads: int | None
     json: bool
 
-    def run(self, config: Path | None, said: Mapping[str, Any], changes: Sequence[str]) -> None:
+    def run(self, config: str | None, said: Mapping[str, Any], changes: Sequence[str]) -> None:
         """Do it, in as many processes as torchrun started."""
         from unmask.tasks.finetune_settings import Files, read_finetune_settings
         from unmask.train.world import joined

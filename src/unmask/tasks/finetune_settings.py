@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
-from unmask.config import Settings, changed, read_table
+from unmask.config import Settings, changed, config_file, read_table
 from unmask.errors import SettingsError
 from unmask.longtext.settings import LongTextSettings
 from unmask.train.losses import LossSettings
@@ -102,12 +101,8 @@ class Files(Settings):
 Run = TypeVar("Run", bound=FinetuneSettings)
 
 
-def read_finetune_settings(kind: type[Run], config: Path | None, changes: Sequence[str] = ()) -> Run:
-    """Settings from a .toml or .json file, or the defaults, with some changed."""
-    data: Mapping[str, Any] = {}
-    if config is not None:
-        if not config.is_file():
-            raise SettingsError(f"{config}: no such file")
-        data = read_table(config)
+def read_finetune_settings(kind: type[Run], config: str | None, changes: Sequence[str] = ()) -> Run:
+    """Settings from a .toml or .json file, a shipped config by its name, or the defaults, with some changed."""
+    data: Mapping[str, Any] = {} if config is None else read_table(config_file(config, "finetune"))
     data = data.get("finetune", data)  # the settings that a run wrote down
     return kind.parse(changed(data, changes), str(config or "settings"))

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from unmask.config import Settings, changed, read_table, shown
+from unmask.config import Settings, changed, config_file, read_table, shown
 from unmask.data.corpus.format import CorpusSettings
 from unmask.data.masking import MaskingSettings
 from unmask.data.pairs import PairSettings
 from unmask.data.pretraining import ExampleSettings
-from unmask.errors import SettingsError
 from unmask.models.settings import (
     BertSettings,
     MaskedTokenSettings,
@@ -137,18 +134,9 @@ class PretrainSettings(Settings):
         )
 
 
-def shipped_configs() -> dict[str, Path]:
-    """The configs that come with the package, by name."""
-    folder = Path(str(resources.files("unmask"))) / "configs"
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
-
-
 def read_pretrain_settings(config: str, changes: Sequence[str] = ()) -> PretrainSettings:
     """Settings from a .toml or .json file, or one of the shipped configs by its name, with some changed."""
-    known = shipped_configs()
-    path = known.get(config, Path(config))
-    if not path.is_file():
-        raise SettingsError(f"{config}: no such file, nor a config of that name; there are {', '.join(known)}")
+    path = config_file(config, "pretrain")
     data = read_table(path)
     data = data.get("pretrain", data)  # the settings that a run wrote down
     return PretrainSettings.parse(changed(data, changes), str(path))
