@@ -777,7 +777,7 @@ def test_repositories_that_cannot_be_had(hub: Hub, tmp_path: Path, name: str, ki
 def test_an_unreachable_hub_says_what_to_do(tmp_path: Path) -> None:
     lines = hub_fetch(tmp_path, "org/tiny", "http://127.0.0.1:9")
     assert len(lines) == 1
-    assert lines[0].startswith("FetchError org/tiny: the Hub at http://127.0.0.1:9 could not be reached")
+    assert lines[0].startswith("FetchError org/tiny: no folder of that name is here, and the Hub at http://127.0.0.1:9")
     assert "HF_ENDPOINT" in lines[0]
     assert "minilm" in lines[0]
 

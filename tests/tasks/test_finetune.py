@@ -139,6 +139,25 @@ def test_long_texts_are_learned_in_windows(join: str, attention: bool, tmp_path:
     assert (model.heads["classify"].windows is not None) == attention
 
 
+def test_what_is_not_learned_from_is_said(tmp_path: Path) -> None:
+    files = files_for("single", tmp_path)
+    toy.write_rows(Path(files.train), [row | {"text": row["text"] + " the" * 60} for row in toy.single_rows(12)])
+
+    class Heard(Listener):
+        said: tuple[str, ...] = ()
+
+        def say(self, text: str) -> None:
+            self.said += (text,)
+
+    heard = Heard()
+    settings = ClassifyRun.parse({"epochs": 1, "long_text": {"strategy": "head"}})
+    found = finetune(settings, files, tmp_path / "run", prepare_classify, heard)
+    (sentence,) = [said for said in heard.said if said.startswith("of the training texts")]
+    assert "12 of 12 texts are too long" in sentence
+    assert "of the characters read" in sentence
+    assert any(sentence in note for note in found.notes)
+
+
 def test_the_loop_follows_from_examples_and_epochs() -> None:
     settings = FinetuneSettings(epochs=3, batch_size=32)
     loop = settings.loop(100, 3)

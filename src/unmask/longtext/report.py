@@ -39,20 +39,39 @@ class LongTextReport:
         return "; ".join([*parts, left if self.dropped else "nothing is left out"])
 
 
+class Tally:
+    """Counts texts as they come by."""
+
+    def __init__(self) -> None:
+        self._texts = self._long = self._windows = self._skipped = self._shortened = self._dropped = 0
+        self._seen = self._total = 0  # characters
+
+    def add(self, encodings: Iterable[LongEncoding]) -> None:
+        """Count some more; quick where nothing was left out."""
+        for encoding in encodings:
+            reached, characters = encoding.characters
+            self._texts += 1
+            self._long += encoding.is_long
+            self._windows += encoding.num_windows
+            self._skipped += encoding.num_skipped
+            self._shortened += encoding.cuts_shorter
+            self._dropped += encoding.dropped
+            self._seen += reached
+            self._total += characters
+
+    @property
+    def report(self) -> LongTextReport:
+        """What was counted so far."""
+        share = self._seen / self._total if self._total else 1.0
+        counts = (self._texts, self._long, self._windows, self._skipped, self._shortened, self._dropped)
+        return LongTextReport(*counts, share)
+
+
 def report(encodings: Iterable[LongEncoding]) -> LongTextReport:
-    """Counts over many texts; quick where nothing was left out."""
-    texts = long = windows = skipped = shortened = dropped = seen = total = 0
-    for encoding in encodings:
-        reached, characters = encoding.characters
-        texts += 1
-        long += encoding.is_long
-        windows += encoding.num_windows
-        skipped += encoding.num_skipped
-        shortened += encoding.cuts_shorter
-        dropped += encoding.dropped
-        seen += reached
-        total += characters
-    return LongTextReport(texts, long, windows, skipped, shortened, dropped, seen / total if total else 1.0)
+    """Counts over many texts."""
+    tally = Tally()
+    tally.add(encodings)
+    return tally.report
 
 
 def _percent(share: float) -> str:

@@ -47,8 +47,8 @@ def fetch_repository(name: str, report: Report, *, revision: str | None, refresh
             return cached
         if offline:
             raise FetchError(
-                f"{name} is not (completely) in the Hub's cache and the network is switched off (UNMASK_OFFLINE or "
-                f"HF_HUB_OFFLINE); switch it on once to fetch it, or give a local folder"
+                f"{name}: no folder of that name is here, it is not (completely) in the Hub's cache, and the network "
+                f"is switched off (UNMASK_OFFLINE or HF_HUB_OFFLINE); switch it on once, or give a local folder"
             )
     folder = _snapshot(name, report, revision, local=False)
     if folder is None or not any(folder.glob("*.safetensors")):
@@ -123,8 +123,9 @@ def _sentence(name: str, error: Exception) -> str:
         root = root.__cause__
     reason = (str(root).splitlines() or [""])[0][:150] or type(root).__name__
     return (
-        f"{name}: the Hub at {constants.ENDPOINT} could not be reached ({reason}); set HF_ENDPOINT to a mirror, give "
-        f"a local folder, or take a name of the catalogue ({', '.join(short_names())}), which needs no Hub"
+        f"{name}: no folder of that name is here, and the Hub at {constants.ENDPOINT} could not be reached ({reason}); "
+        "set HF_ENDPOINT to a mirror, give a local folder, or take a name of the catalogue "
+        f"({', '.join(short_names())}), which needs no Hub"
     )
 
 

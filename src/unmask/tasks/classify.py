@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from unmask.data.examples import TextExample
 from unmask.longtext.encode import encode_long
 from unmask.longtext.encoding import LongEncoding
+from unmask.longtext.report import Tally
 from unmask.metrics.classes import class_scores
 from unmask.models.bert import Bert, device_of
 from unmask.models.settings import ClassifySettings
@@ -158,13 +159,20 @@ def labelled(
     limit: int,
     *,
     training: bool = True,
+    tally: Tally | None = None,
 ) -> list[Labelled]:
-    """Examples with their targets, for the loop; not for `training` but to be measured on, all their windows count."""
+    """Examples with their targets, for the loop; not for `training` but to be measured on, all their windows count.
+
+    A `tally` hears how much of them is read.
+    """
     numbers = {label: number for number, label in enumerate(head.labels)}
     items = []
     for start in range(0, len(examples), 4096):  # encodings are large: none is kept longer than needed
         part = examples[start : start + 4096]
-        for example, encoding in zip(part, encode_texts(tokenizer, part, usage, limit, training=training), strict=True):
+        encodings = encode_texts(tokenizer, part, usage, limit, training=training)
+        if tally is not None:
+            tally.add(encodings)
+        for example, encoding in zip(part, encodings, strict=True):
             items.append(Labelled(Ready.all_of(encoding), _target(example.label, numbers)))
     return items
 

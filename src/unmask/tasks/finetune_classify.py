@@ -10,6 +10,7 @@ from torch import Tensor
 from unmask.data.examples import TextExample
 from unmask.data.labelled import LabelledFile, read_labelled
 from unmask.errors import DataError, SettingsError, TaskError
+from unmask.longtext.report import Tally
 from unmask.models.bert import Bert
 from unmask.models.fetch import fetch
 from unmask.models.settings import ClassifySettings
@@ -36,13 +37,7 @@ def prepare_classify(settings: ClassifyRun, files: Files, listener: Listener) ->
         notes.append(f"no development file: {len(dev):,} of the {len(train.examples):,} examples are set apart for it")
     for note in notes:
         listener.say(note)
-    head = ClassifySettings(
-        labels=train.labels or ("score",),
-        pooling=settings.pooling,
-        dropout=settings.head_dropout,
-        problem=train.problem,
-        window_attention=settings.long_text.join == "attention",
-    )
+    head = _head(settings, train)
     tokenizer = Tokenizer.from_folder(fetch(files.model))
     model = load_start(settings, files, head)
     pair = train.columns.pair is not None
@@ -52,7 +47,11 @@ def prepare_classify(settings: ClassifyRun, files: Files, listener: Listener) ->
     limit = model.settings.max_length
     usage, why = resolved_usage(usage, "classify", token_lengths(tokenizer, examples), limit)
     listener.say(why)
-    items = labelled(tokenizer, examples, usage, head, limit)
+    tally = Tally()
+    items = labelled(tokenizer, examples, usage, head, limit, tally=tally)
+    if tally.report.dropped:
+        why = f"{why}; of the training texts, {tally.report}"
+        listener.say(f"of the training texts, {tally.report}")
     dev_items = labelled(tokenizer, dev, usage, head, limit, training=False)
     weights = _weights(settings, head, examples)
 
@@ -73,6 +72,16 @@ def prepare_classify(settings: ClassifyRun, files: Files, listener: Listener) ->
         ),
         notes=(*notes, why),
         measure=measure,
+    )
+
+
+def _head(settings: ClassifyRun, train: LabelledFile) -> ClassifySettings:
+    return ClassifySettings(
+        labels=train.labels or ("score",),
+        pooling=settings.pooling,
+        dropout=settings.head_dropout,
+        problem=train.problem,
+        window_attention=settings.long_text.join == "attention",
     )
 
 
