@@ -5,7 +5,7 @@ import torch
 
 from unmask.errors import ModelError
 from unmask.models.init import build_model
-from unmask.models.settings import BertSettings, ClassifySettings
+from unmask.models.settings import BertSettings, ClassifySettings, LstmSettings
 from unmask.train.optimizer import OptimizerSettings, build_optimizer, set_rate
 
 SETTINGS = BertSettings(
@@ -55,3 +55,10 @@ def test_frozen_parameters_are_left_out_and_rates_keep_their_share() -> None:
     model.requires_grad_(False)
     with pytest.raises(ModelError, match="frozen"):
         build_optimizer(model, OptimizerSettings())
+
+
+def test_biases_of_an_lstm_do_not_decay() -> None:
+    model = build_model(LstmSettings(source_vocab_size=5, target_vocab_size=5, hidden_size=8), 0)
+    found = groups(model, OptimizerSettings(weight_decay=0.1))
+    assert {name for name, (decay, _) in found.items() if decay == 0.0} == {name for name in found if "bias" in name}
+    assert any("bias_hh_l0" in name for name in found)

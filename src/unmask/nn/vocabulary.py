@@ -16,33 +16,48 @@ from torch import Tensor
 _SLICE = 1 << 22
 
 
-def vocabulary_loss(rows: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of logits rows (M, H) · weight (V, H) + bias (V,) with targets (M,), summed over the rows."""
+def vocabulary_loss(
+    rows: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0
+) -> Tensor:
+    """Cross-entropy of logits rows (M, H) · weight (V, H) + bias (V,) with targets (M,), summed over the rows.
+
+    With `smoothing` that share of each answer is spread over the whole vocabulary.
+    """
     if rows.device.type != "cpu" or torch.is_autocast_enabled(rows.device.type):
-        return F.cross_entropy(F.linear(rows, weight, bias), targets, reduction="sum")
-    return _VocabularyLoss.apply(rows, weight, bias, targets)  # type: ignore[no-untyped-call]
+        logits = F.linear(rows, weight, bias)
+        return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
+    return _VocabularyLoss.apply(rows, weight, bias, targets, smoothing)  # type: ignore[no-untyped-call]
 
 
 class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
+    ) -> Tensor:
         wanted = any(ctx.needs_input_grad[:3])
         grad_rows = torch.empty_like(rows) if wanted else None
-        grad_weight, grad_bias = (torch.zeros_like(weight), torch.zeros_like(bias)) if wanted else (None, None)
+        grad_weight = torch.zeros_like(weight) if wanted else None
+        grad_bias = torch.zeros_like(bias) if wanted and bias is not None else None
         total = torch.zeros((), dtype=torch.float64 if rows.dtype == torch.float64 else torch.float32)
+        sure, spread = 1.0 - smoothing, smoothing / weight.shape[0]
         size = max(16, _SLICE // weight.shape[0])
         for start in range(0, len(rows), size):
             some, right = rows[start : start + size], targets[start : start + size, None]
-            logits = torch.addmm(bias, some, weight.t())
+            logits = some @ weight.t() if bias is None else torch.addmm(bias, some, weight.t())
             torch.log_softmax(logits, -1, out=logits)
-            total -= logits.gather(1, right).sum()
-            if grad_rows is None or grad_weight is None or grad_bias is None:
+            total -= sure * logits.gather(1, right).sum()
+            if spread:
+                total -= spread * logits.sum()
+            if grad_rows is None or grad_weight is None:
                 continue
-            slope = logits.exp_()  # probabilities; minus 1 at the right one
-            slope.scatter_add_(1, right, slope.new_full(right.shape, -1.0))
+            slope = logits.exp_()  # probabilities; minus what the answer says
+            if spread:
+                slope -= spread
+            slope.scatter_add_(1, right, slope.new_full(right.shape, -sure))
             torch.mm(slope, weight, out=grad_rows[start : start + size])
             grad_weight.addmm_(slope.t(), some)
-            grad_bias += slope.sum(0)
+            if grad_bias is not None:
+                grad_bias += slope.sum(0)
         if wanted:
             ctx.save_for_backward(grad_rows, grad_weight, grad_bias)
         return total.to(rows.dtype)
@@ -50,4 +65,5 @@ class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return (*(found * gradients[0] for found in ctx.saved_tensors), None)
+        found = (None if one is None else one * gradients[0] for one in ctx.saved_tensors)
+        return (*found, None, None)

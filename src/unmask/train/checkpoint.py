@@ -98,6 +98,25 @@ def read_best(run: Path, model: nn.Module) -> bool:
     return True
 
 
+def average_checkpoints(run: Path, model: nn.Module, count: int) -> list[int]:
+    """Give a model the mean of the weights in the `count` newest checkpoints of its run; their numbers of updates."""
+    found = _numbered(run)
+    chosen = sorted(found)[-count:]
+    sums: dict[str, Tensor] = {}
+    for number in chosen:
+        with read_weights(found[number]) as weights:
+            _read_model(found[number], weights, model)
+        for name, tensor in named_tensors(model).items():
+            if tensor.is_floating_point():
+                wide = tensor.detach().to(torch.float64)
+                sums[name] = sums[name] + wide if name in sums else wide.clone()
+    own = named_tensors(model)
+    with torch.no_grad():
+        for name, total in sums.items():
+            own[name].copy_(total / len(chosen))
+    return chosen
+
+
 def newest_checkpoint(run: Path) -> Path | None:
     """The checkpoint with the most updates; None if there is none. Drafts of an interrupted save do not count."""
     found = _numbered(run)

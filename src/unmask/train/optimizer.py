@@ -37,7 +37,8 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.opti
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        decay = 0.0 if id(parameter) in norms or name.endswith("bias") else settings.weight_decay
+        is_bias = name.rpartition(".")[2].startswith("bias") or name.endswith("bias")  # an LSTM's is bias_ih_l0
+        decay = 0.0 if id(parameter) in norms or is_bias else settings.weight_decay
         scale = settings.layer_decay ** (top - depths[name])
         groups.setdefault((decay, scale), []).append(parameter)
     if not groups:

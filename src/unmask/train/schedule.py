@@ -9,6 +9,7 @@ from typing import Annotated, Literal, assert_never
 from pydantic import Field
 
 from unmask.config import Settings
+from unmask.errors import SettingsError
 
 Schedule = Callable[[int], float]
 
@@ -16,11 +17,12 @@ Schedule = Callable[[int], float]
 class ScheduleSettings(Settings):
     """How the learning rate moves over a run."""
 
-    kind: Literal["linear", "cosine", "inverse_sqrt", "constant"] = "linear"
+    kind: Literal["linear", "cosine", "inverse_sqrt", "noam", "constant"] = "linear"
     warmup: Annotated[int, Field(ge=0)] = 0  # updates during which the rate grows in proportion to their number
     final: Annotated[float, Field(ge=0.0, le=1.0)] = (
         0.0  # of linear and cosine: what they fall to, just past the last update
     )
+    hidden_size: Annotated[int, Field(ge=1)] | None = None  # of noam, which divides by its square root
 
 
 def build_schedule(settings: ScheduleSettings, updates: int) -> Schedule:
@@ -32,6 +34,10 @@ def build_schedule(settings: ScheduleSettings, updates: int) -> Schedule:
             return cosine(settings.warmup, updates, settings.final)
         case "inverse_sqrt":
             return inverse_sqrt(settings.warmup)
+        case "noam":
+            if settings.hidden_size is None:
+                raise SettingsError("schedule: noam divides by the square root of the model's width: give hidden_size")
+            return noam(settings.hidden_size, settings.warmup)
         case "constant":
             return constant(settings.warmup)
         case _:

@@ -1,0 +1,30 @@
+"""Loss over a vocabulary against torch's own, gradients too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from unmask.nn import vocabulary
+from unmask.nn.vocabulary import vocabulary_loss
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_equals_cross_entropy(smoothing: float, with_bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vocabulary, "_SLICE", 16 * 50)  # several slices, the last one short
+    generator = torch.Generator().manual_seed(0)
+    rows, weight, bias = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+        for shape in ((37, 8), (50, 8), (50,))
+    )
+    targets = torch.randint(50, (37,), generator=generator)
+    given = [rows, weight, *([bias] if with_bias else [])]
+    ours = vocabulary_loss(rows, weight, bias if with_bias else None, targets, smoothing)
+    logits = rows @ weight.t() + (bias if with_bias else 0)
+    theirs = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
+    torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
+    gradients = torch.autograd.grad(3 * ours, given), torch.autograd.grad(3 * theirs, given)
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
