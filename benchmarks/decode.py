@@ -1,10 +1,13 @@
-"""Greedy decoding and beam search against MarianMT's `generate` of transformers, on a model of the same shape.
+"""Greedy decoding and beam search against MarianMT's `generate` of transformers, with the same weights.
 
-    python benchmarks/decode.py [--batch 32] [--source 15] [--length 20] [--layers 4] [--hidden 128] [--vocab 8000]
+    UNMASK_DATA=… python benchmarks/decode.py [--sentences 1000] [--model FOLDER] [--batches 32,64,128,256]
 
-Both models are random, and every output is forced to `--length` tokens, so that both take the same number of steps;
-what the tokens are does not matter for speed. `--invariance` counts instead how many outputs of sentences of mixed
-lengths change with the batch they are decoded in.
+Sources are the English side of Multi30k's test set. Without `--model` they are in a joint vocabulary of the training
+set, and the weights are random but for the end token's: these are fitted so that an output is about as long as its
+source, as it is in a trained model, with the spread that the fit leaves. Both sides hold the same weights, get the
+sources sorted by length, and run at the batch size at which each is quickest; greedy outputs are compared token by
+token. `--invariance` counts instead how many outputs of sentences of mixed lengths change with their batch, and
+`--profile` says which operations take the time.
 """
 
 from __future__ import annotations
@@ -12,88 +15,225 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 import common
 from unmask.decode.search import decode
 from unmask.decode.settings import DecodeSettings
 from unmask.decode.stepping import TargetIds
+from unmask.models.folder import load_model
 from unmask.models.init import build_model
 from unmask.models.settings import TransformerSettings
 from unmask.models.transformer import Transformer
+from unmask.nn.batch import Batch
+from unmask.nn.settings import SinusoidalSettings
+from unmask.text.tokenizer import Tokenizer
+from unmask.text.training import VocabularySettings, train_tokenizer
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-PADDING, END, START = 0, 2, 1
+PADDING, START, END = 0, 2, 3  # [PAD], [CLS] and [SEP] of our vocabularies
 IDS = TargetIds(START, END)
+#: Limits of length as in DecodeSettings, for them by the longest source of a batch.
+RATIO, EXTRA = 2, 20
+#: Spread of the random model's logits: its best token then has about the probability it has in a trained one.
+SPREAD = 5.0
 
 
-def ours(options: argparse.Namespace) -> Transformer:
+def sentences(options: argparse.Namespace) -> tuple[list[list[int]], int]:
+    """The sources as ids, shortest first, and the size of their vocabulary."""
+    folder = common.data_folder() / "multi30k_en-de"
+    if options.model is not None:
+        tokenizer = Tokenizer.from_folder(options.model)
+    else:
+        tokenizer = train_tokenizer([folder / "train.en", folder / "train.de"], VocabularySettings(size=options.vocab))
+    lines = (folder / "test_2016_flickr.en").read_text(encoding="utf-8").splitlines()[: options.sentences]
+    encoded = tokenizer.encode_batch(lines, special_tokens=options.model is not None)
+    return sorted((list(one.ids) for one in encoded), key=len), len(tokenizer.vocab)
+
+
+def random_model(options: argparse.Namespace, vocab_size: int) -> Transformer:
     settings = TransformerSettings(
-        source_vocab_size=options.vocab,
-        target_vocab_size=options.vocab,
+        source_vocab_size=vocab_size,
+        target_vocab_size=vocab_size,
         num_encoder_layers=options.layers,
         num_decoder_layers=options.layers,
         hidden_size=options.hidden,
         num_heads=options.hidden // 32,
-        ffn_size=4 * options.hidden,
+        ffn_size=2 * options.hidden,
+        positions=SinusoidalSettings(order="concatenated"),
+        output_bias=True,
     )
     model = build_model(settings, seed=0)
     assert isinstance(model, Transformer)
+    with torch.no_grad():
+        table = model.target_embeddings.token.weight
+        table.normal_(0, SPREAD / options.hidden**0.5, generator=torch.Generator().manual_seed(0))
+        # Slow waves of the positions stay free of tokens, and blocks change little, so that the end can be timed.
+        table[:, options.hidden // 10 : options.hidden // 4] = 0
+        for name, weight in model.named_parameters():
+            if name.endswith(("output.weight", "outer.weight")):
+                weight *= 0.3
     return model.eval()
 
 
-def theirs(options: argparse.Namespace) -> torch.nn.Module:
+@torch.inference_mode()
+def fit_the_end(model: Transformer, sources: Sequence[list[int]]) -> None:
+    """Give the end token the weights by which it overtakes the best other token when a source's length is reached."""
+    sample = sources[:: max(1, len(sources) // 256)]
+    lengths = torch.tensor([len(source) for source in sample])
+    steps = RATIO * int(lengths.max())
+    states, wanted = [], []
+    kept: list[Tensor] = []
+    hook = model.decoder.norm.register_forward_hook(lambda module, args, output: kept.append(output))
+    state, ids = model.start(model.encode(Batch.of(sample))), torch.full((len(sample),), START)
+    for step in range(steps):
+        logits, state = model.step(ids, state)
+        logits[:, : END + 1] = float("-inf")
+        best, ids = logits.max(-1)
+        late = step - lengths  # by how much the end is overdue
+        near = late > -16
+        states.append(kept.pop()[near])
+        wanted.append((best + (late - 2).clamp(-15, 15))[near])
+    hook.remove()
+    rows = torch.cat(states).double()
+    rows = torch.cat([rows, torch.ones(len(rows), 1)], dim=1)
+    square = rows.T @ rows + torch.eye(rows.shape[1]).double()
+    found = torch.linalg.solve(square, rows.T @ torch.cat(wanted).double())
+    assert model.output_bias is not None
+    model.target_embeddings.token.weight[END] = found[:-1].float()
+    model.output_bias[END] = found[-1]
+    model.output_bias[:END] = -100.0  # padding, unknown and start never come, on either side
+
+
+def marian(model: Transformer) -> Any:
+    """A MarianMTModel with the weights of ours."""
     import transformers
 
-    heads, ffn = options.hidden // 32, 4 * options.hidden
-    torch.manual_seed(0)
+    settings = model.settings
+    heads, ffn = settings.num_heads, settings.ffn_size
     config = transformers.MarianConfig(
-        vocab_size=options.vocab,
-        d_model=options.hidden,
-        encoder_layers=options.layers,
-        decoder_layers=options.layers,
+        vocab_size=settings.target_vocab_size,
+        d_model=settings.hidden_size,
+        encoder_layers=settings.num_encoder_layers,
+        decoder_layers=settings.num_decoder_layers,
         encoder_attention_heads=heads,
         decoder_attention_heads=heads,
         encoder_ffn_dim=ffn,
         decoder_ffn_dim=ffn,
-        activation_function="relu",
-        scale_embedding=True,
+        activation_function=settings.activation,
+        scale_embedding=settings.scale_embeddings,
         pad_token_id=PADDING,
         bos_token_id=START,
         eos_token_id=END,
         decoder_start_token_id=START,
         forced_eos_token_id=None,
-        max_position_embeddings=512,
+        max_position_embeddings=settings.max_length,
     )
-    return transformers.MarianMTModel(config).eval()
+    other = transformers.MarianMTModel(config).eval()
+    state = dict(_marian_names(model))
+    bias = torch.zeros(settings.target_vocab_size) if model.output_bias is None else model.output_bias.detach()
+    state["final_logits_bias"] = bias[None]
+    missing, unexpected = other.load_state_dict(state, strict=False)
+    assert not unexpected, unexpected
+    assert all("embed" in name or name == "lm_head.weight" for name in missing), missing
+    return other
+
+
+def _marian_names(model: Transformer) -> Iterator[tuple[str, Tensor]]:
+    parts = {
+        "around_attention.norm": "self_attn_layer_norm",
+        "around_cross.norm": "encoder_attn_layer_norm",
+        "around_ffn.norm": "final_layer_norm",
+        "ffn.inner": "fc1",
+        "ffn.outer": "fc2",
+    }
+    for ours, theirs in (("self_attention", "self_attn"), ("cross_attention", "encoder_attn")):
+        parts |= {f"{ours}.projections.{kind}": f"{theirs}.{kind[0]}_proj" for kind in ("query", "key", "value")}
+        parts[f"{ours}.output"] = f"{theirs}.out_proj"
+    yield "model.shared.weight", model.target_embeddings.token.weight
+    for side in ("encoder", "decoder"):
+        for name, tensor in getattr(model, side).blocks.state_dict().items():
+            number, rest = name.split(".", 1)
+            part, kind = rest.rsplit(".", 1)
+            yield f"model.{side}.layers.{number}.{parts[part]}.{kind}", tensor
+
+
+class Contest:
+    """Both sides, ready to decode the same sources."""
+
+    def __init__(self, model: Transformer, sources: list[list[int]]) -> None:
+        self.model, self.sources = model, sources
+        self.other = marian(model)
+        self.found: dict[str, list[list[int]]] = {}
+
+    def ours(self, beam: int, size: int) -> None:
+        settings = DecodeSettings(beam=beam, max_ratio=RATIO, max_extra=EXTRA)
+        outputs = decode(self.model, self.sources, IDS, settings, batch_size=size)
+        self.found[f"unmask, {mode(beam)}"] = [one[0].ids for one in outputs]
+
+    @torch.inference_mode()
+    def theirs(self, beam: int, size: int) -> None:
+        found: list[list[int]] = []
+        for first in range(0, len(self.sources), size):
+            part = self.sources[first : first + size]
+            width = len(part[-1])
+            ids = torch.tensor([source + [PADDING] * (width - len(source)) for source in part])
+            mask = (torch.arange(width) < torch.tensor([[len(source)] for source in part])).long()
+            most = {"max_new_tokens": RATIO * width + EXTRA}
+            out = self.other.generate(input_ids=ids, attention_mask=mask, num_beams=beam, do_sample=False, **most)
+            rows = zip(out.tolist(), part, strict=True)
+            found += [_until_end(row[1:])[: RATIO * len(source) + EXTRA] for row, source in rows]
+        self.found[f"transformers, {mode(beam)}"] = found
+
+    def quickest(self, run: Callable[[int, int], None], beam: int, sizes: Sequence[int]) -> int:
+        """The batch size at which a side is quickest, by one run each on a share of the sources."""
+        every, took = self.sources, {}
+        self.sources = every[::2]
+        for size in sizes:
+            started = time.perf_counter()
+            run(beam, size)
+            took[size] = time.perf_counter() - started
+        self.sources = every
+        return min(took, key=lambda size: took[size])
+
+
+def mode(beam: int) -> str:
+    return "greedy" if beam == 1 else f"beam {beam}"
+
+
+def _until_end(ids: list[int]) -> list[int]:
+    return ids[: ids.index(END)] if END in ids else [token for token in ids if token != PADDING]
+
+
+def stand_in(options: argparse.Namespace) -> tuple[Transformer, list[list[int]]]:
+    sources, vocab_size = sentences(options)
+    if options.model is not None:
+        model = load_model(options.model)
+        assert isinstance(model, Transformer)
+        return model.eval(), sources
+    model = random_model(options, vocab_size)
+    fit_the_end(model, sources)
+    return model, sources
 
 
 def speed(options: argparse.Namespace) -> None:
-    draw = torch.Generator().manual_seed(0)
-    ids = torch.randint(4, options.vocab, (options.batch, options.source), generator=draw)
-    mine, other = ours(options), theirs(options)
-
-    def run_ours(beam: int) -> None:
-        settings = DecodeSettings(beam=beam, min_length=options.length - 1, max_length=options.length, max_ratio=None)
-        found = decode(mine, ids.tolist(), IDS, settings, batch_size=options.batch)
-        assert all(len(outputs[0].ids) + outputs[0].finished == options.length for outputs in found)
-
-    @torch.inference_mode()
-    def run_theirs(beam: int) -> None:
-        # Their lengths count the start token too.
-        lengths = {"min_length": options.length + 1, "max_length": options.length + 1}
-        mask = torch.ones_like(ids)
-        found = other.generate(input_ids=ids, attention_mask=mask, num_beams=beam, do_sample=False, **lengths)
-        assert found.shape == (options.batch, options.length + 1)
-
-    contestants = {
-        "transformers, greedy": lambda: run_theirs(1),
-        "unmask, greedy": lambda: run_ours(1),
-        "transformers, beam 5": lambda: run_theirs(5),
-        "unmask, beam 5": lambda: run_ours(5),
-    }
+    model, sources = stand_in(options)
+    contest = Contest(model, sources)
+    contestants: dict[str, Callable[[], None]] = {}
+    sizes = {}
+    for beam in (1, 5):
+        for name, run in (("transformers", contest.theirs), ("unmask", contest.ours)):
+            run(beam, options.batches[0])  # warm
+            size = contest.quickest(run, beam, options.batches)
+            contestants[f"{name}, {mode(beam)}"] = lambda run=run, beam=beam, size=size: run(beam, size)  # type: ignore[misc]
+            sizes[f"{name}, {mode(beam)}"] = size
     best = common.interleaved(contestants, options.rounds)
     rows = []
     for name, seconds in best.items():
@@ -101,22 +241,42 @@ def speed(options: argparse.Namespace) -> None:
         rows.append(
             {
                 "decoder": name,
-                "sentences/s": round(options.batch / seconds, 1),
-                "ms a step": round(1000 * seconds / options.length, 2),
+                "batch": sizes[name],
+                "sentences/s": round(len(sources) / seconds, 1),
+                "tokens/s": round(sum(map(len, contest.found[name])) / seconds),
                 "times theirs": round(base / seconds, 2),
             }
         )
-    shape = f"{options.layers} layers of {options.hidden}, {options.vocab} tokens"
-    title = f"{options.batch} sources of {options.source} tokens, {options.length} steps, {shape}"
-    common.show(f"{title}, {options.threads} threads", rows, options.json)
+    lengths = torch.tensor([len(ids) for ids in contest.found["unmask, greedy"]]).float()
+    own, other = contest.found["unmask, greedy"], contest.found["transformers, greedy"]
+    equal = sum(one == two for one, two in zip(own, other, strict=True))
+    mean = sum(map(len, sources)) / len(sources)
+    print(
+        f"sources of {mean:.1f} tokens, greedy outputs of {lengths.mean():.1f} ± {lengths.std():.1f}, "
+        f"{equal} of {len(sources)} the same on both sides"
+    )
+    assert equal > 0.99 * len(sources), "the two sides do not compute the same"
+    shape = f"{model.settings.num_decoder_layers} layers of {model.settings.hidden_size}"
+    shape += f", {model.settings.target_vocab_size} tokens"
+    common.show(f"{len(sources)} sentences, {shape}, {options.threads} threads", rows, options.json)
+
+
+def profile(options: argparse.Namespace) -> None:
+    model, sources = stand_in(options)
+    for beam in (1, 5):
+        settings = DecodeSettings(beam=beam, max_ratio=RATIO, max_extra=EXTRA)
+        decode(model, sources[:64], IDS, settings)
+        with torch.profiler.profile() as found:
+            decode(model, sources, IDS, settings)
+        print(found.key_averages().table(sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=40))
 
 
 def invariance(options: argparse.Namespace) -> None:
-    model, draw = ours(options), random.Random(0)
-    sources = [[draw.randrange(4, options.vocab) for _ in range(draw.randint(1, 40))] for _ in range(8 * options.batch)]
+    model, draw = random_model(options, options.vocab), random.Random(0)
+    sources = [[draw.randrange(4, options.vocab) for _ in range(draw.randint(1, 40))] for _ in range(64)]
     rows = []
     for beam in (1, 5):
-        settings = DecodeSettings(beam=beam, num_best=beam, max_length=options.length)
+        settings = DecodeSettings(beam=beam, num_best=beam, max_length=20)
         alone = decode(model, sources, IDS, settings, batch_size=1)
         for size in (8, 64):
             order = list(range(len(sources)))
@@ -139,12 +299,16 @@ def invariance(options: argparse.Namespace) -> None:
 
 def main() -> None:
     made = common.arguments(__doc__ or "")
-    for name, value in {"batch": 32, "source": 15, "length": 20, "layers": 4, "hidden": 128, "vocab": 8000}.items():
+    for name, value in {"sentences": 1000, "layers": 4, "hidden": 128, "vocab": 8000}.items():
         made.add_argument(f"--{name}", type=int, default=value)
+    made.add_argument("--model", type=Path, help="a folder with a trained Transformer and its vocabulary")
+    sizes = [32, 64, 128, 256]
+    made.add_argument("--batches", type=lambda text: [int(size) for size in text.split(",")], default=sizes)
     made.add_argument("--invariance", action="store_true", help="count outputs that depend on their batch")
+    made.add_argument("--profile", action="store_true", help="where the time of our decoder goes")
     options = made.parse_args()
     torch.set_num_threads(options.threads)
-    (invariance if options.invariance else speed)(options)
+    (invariance if options.invariance else profile if options.profile else speed)(options)
 
 
 if __name__ == "__main__":

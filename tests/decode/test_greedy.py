@@ -9,7 +9,7 @@ from torch import Tensor
 from unmask.decode.greedy import Hypothesis, greedy
 from unmask.models.init import build_model
 from unmask.models.settings import TransformerSettings
-from unmask.models.transformer import Transformer
+from unmask.models.transformer import DecoderState, Transformer
 from unmask.nn.batch import Batch
 
 V, START, END, LONGEST = 13, 1, 2, 11
@@ -74,8 +74,13 @@ def test_the_batch_does_not_matter(size: int) -> None:
 def test_finished_sentences_leave_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     model = transformer(3)
     sizes = []
-    step = model.step
-    monkeypatch.setattr(model, "step", lambda ids, state: sizes.append(len(ids)) or step(ids, state))
+    step = model.step_some
+
+    def noted(ids: Tensor, state: DecoderState, rows: Tensor | None) -> tuple[Tensor, DecoderState]:
+        sizes.append(len(ids) if rows is None else len(rows))
+        return step(ids, state, rows)
+
+    monkeypatch.setattr(model, "step_some", noted)
     found = decode(model, SOURCES * 20)
     running = [sum(len(one.ids) >= t for one in found) for t in range(LONGEST)]
     assert sizes == [max(16, count) for count in running]  # but never fewer than sixteen rows

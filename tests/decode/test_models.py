@@ -11,14 +11,13 @@ from torch import Tensor
 
 from unmask.decode.coverage import align
 from unmask.decode.hypothesis import Hypothesis
-from unmask.decode.recurrent import LstmSteps
 from unmask.decode.search import decode
 from unmask.decode.settings import DecodeSettings
 from unmask.decode.stepping import StepModel, TargetIds
 from unmask.errors import SettingsError, TaskError
 from unmask.models.init import build_model
 from unmask.models.recurrent import LstmSeq2Seq
-from unmask.models.settings import TransformerSettings
+from unmask.models.settings import LstmSettings, TransformerSettings
 from unmask.models.transformer import Transformer
 from unmask.nn.batch import Batch
 from unmask.nn.record import record_attention
@@ -39,14 +38,14 @@ def transformer(seed: int = 0, *, lively: float = 1.7, **changes: object) -> Tra
     return model.eval()
 
 
-def lstm(attention: bool = True) -> LstmSteps:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        model = LstmSeq2Seq(V, V, 12, 2, attention=attention, dropout=0.3).eval()
-    with torch.no_grad():
+def lstm(attention: bool = True) -> LstmSeq2Seq:
+    sizes = {"source_vocab_size": V, "target_vocab_size": V, "hidden_size": 12}
+    model = build_model(LstmSettings.parse(sizes | {"attention": attention, "tie": "none"}), seed=3)
+    assert isinstance(model, LstmSeq2Seq)
+    with torch.no_grad():  # livelier, as above
         for parameter in model.parameters():
             parameter.mul_(2.5)
-    return LstmSteps(model).eval()
+    return model.eval()
 
 
 def sources_of(count: int, seed: int = 0) -> list[list[int]]:
@@ -56,8 +55,8 @@ def sources_of(count: int, seed: int = 0) -> list[list[int]]:
 
 def full_pass(model: StepModel, source: list[int], target: list[int]) -> Tensor:
     """Logits after each target token, by the model's own forward pass."""
-    whole = model.model if isinstance(model, LstmSteps) else model
-    return whole(Batch.of([source]), Batch.of([target])).detach()
+    assert isinstance(model, Transformer | LstmSeq2Seq)
+    return model(Batch.of([source]), Batch.of([target])).detach()
 
 
 MODELS = {
@@ -81,7 +80,7 @@ def test_steps_of_reordered_beams_equal_the_full_pass_in_single_precision(positi
     steps_equal_the_full_pass(transformer(positions={"kind": positions}, lively=1.0), 1e-5)
 
 
-def steps_equal_the_full_pass(model: Transformer | LstmSteps, tolerance: float) -> None:
+def steps_equal_the_full_pass(model: Transformer | LstmSeq2Seq, tolerance: float) -> None:
     """Three rows a source that change places at every step, over more steps than the past has room for at first."""
     draw = random.Random(0)
     sources = sources_of(4, seed=2)
@@ -212,7 +211,7 @@ def test_coverage_equals_the_formula(layer: int) -> None:
 
 
 def test_coverage_needs_attention_that_is_there() -> None:
-    with pytest.raises(TaskError, match="LstmSteps has no cross-attention"):
+    with pytest.raises(TaskError, match="LstmSeq2Seq has no cross-attention"):
         decode(lstm(), [[3]], IDS, DecodeSettings(coverage_penalty=0.1))
     with pytest.raises(SettingsError, match="attention_layer: 2 is no layer of a decoder with 2"):
         decode(transformer(), [[3]], IDS, DecodeSettings(coverage_penalty=0.1, attention_layer=2))

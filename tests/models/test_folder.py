@@ -21,7 +21,9 @@ from unmask.models.settings import (
     BertSettings,
     ClassifySettings,
     GptSettings,
+    LstmSettings,
     MaskedTokenSettings,
+    ModelSettings,
     NextSentenceSettings,
     SentenceOrderSettings,
     TagSettings,
@@ -44,7 +46,7 @@ from unmask.nn.settings import (
 BASE = BertSettings(vocab_size=31, num_layers=3, hidden_size=20, num_heads=5, ffn_size=23, max_length=17)
 BATCH = Batch.of([[2, 3, 5, 7], [11, 13], [17, 19, 23]])
 
-VARIANTS: dict[str, BertSettings | GptSettings | TransformerSettings] = {
+VARIANTS: dict[str, ModelSettings] = {
     "plain": BASE,
     "pretraining": BASE.replace(heads=(MaskedTokenSettings(), NextSentenceSettings())),
     "untied": BASE.replace(heads=(MaskedTokenSettings(tied=False),)),
@@ -80,12 +82,13 @@ VARIANTS: dict[str, BertSettings | GptSettings | TransformerSettings] = {
     "transformer": TransformerSettings(
         source_vocab_size=31, target_vocab_size=31, hidden_size=20, num_heads=5, ffn_size=23, num_decoder_layers=2
     ),
+    "lstm": LstmSettings(source_vocab_size=31, target_vocab_size=31, hidden_size=20, attention=False),
 }
 
 
 def output(model: Model) -> torch.Tensor:
     with torch.inference_mode():
-        if isinstance(model.settings, TransformerSettings):
+        if isinstance(model.settings, TransformerSettings | LstmSettings):
             return model(BATCH, BATCH)
         out = model(BATCH)
         return out if isinstance(out, torch.Tensor) else out.sequence

@@ -12,7 +12,15 @@ from unmask.models.assign import named_tensors
 from unmask.models.bert import Bert
 from unmask.models.gpt import Gpt
 from unmask.models.init import Model, assemble, build_model, initialise
-from unmask.models.settings import BertSettings, GptSettings, TagSettings, TransformerSettings
+from unmask.models.recurrent import LstmSeq2Seq
+from unmask.models.settings import (
+    BertSettings,
+    GptSettings,
+    LstmSettings,
+    ModelSettings,
+    TagSettings,
+    TransformerSettings,
+)
 from unmask.models.transformer import Transformer
 
 POSITIONS = ["none", "learned", "sinusoidal", "complex", "rotary", "alibi", "buckets", "shaw", "transformer_xl"]
@@ -23,17 +31,19 @@ BERT = BertSettings.parse(
 )
 GPT = GptSettings.parse({"vocab_size": 13, "num_layers": 2} | LAYER)
 TRANSFORMER = TransformerSettings.parse({"source_vocab_size": 13, "target_vocab_size": 13, "output_bias": True} | LAYER)
-EVERY = pytest.mark.parametrize("settings", [BERT, GPT, TRANSFORMER], ids=["bert", "gpt", "transformer"])
+LSTM = LstmSettings(source_vocab_size=13, target_vocab_size=13, hidden_size=12)
+ALL = {"bert": BERT, "gpt": GPT, "transformer": TRANSFORMER, "lstm": LSTM}
+EVERY = pytest.mark.parametrize("settings", ALL.values(), ids=ALL)
 
 
 @EVERY
-def test_settings_choose_the_architecture(settings: BertSettings | GptSettings | TransformerSettings) -> None:
-    kinds = {"bert": Bert, "gpt": Gpt, "transformer": Transformer}
+def test_settings_choose_the_architecture(settings: ModelSettings) -> None:
+    kinds = {"bert": Bert, "gpt": Gpt, "transformer": Transformer, "lstm": LstmSeq2Seq}
     assert type(assemble(settings)) is kinds[settings.model]
 
 
 @EVERY
-def test_the_seed_alone_decides(settings: BertSettings | GptSettings | TransformerSettings) -> None:
+def test_the_seed_alone_decides(settings: ModelSettings) -> None:
     torch.manual_seed(1)
     one = named_tensors(build_model(settings, seed=5))
     torch.manual_seed(2)
@@ -46,7 +56,7 @@ def test_the_seed_alone_decides(settings: BertSettings | GptSettings | Transform
 
 
 @EVERY
-def test_the_global_generator_is_left_alone(settings: BertSettings | GptSettings | TransformerSettings) -> None:
+def test_the_global_generator_is_left_alone(settings: ModelSettings) -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
     build_model(settings)

@@ -6,7 +6,7 @@ import torch
 from unmask.models.assign import named_tensors
 from unmask.models.folder import stored_names
 from unmask.models.init import assemble
-from unmask.models.names import NameTable, bert_names, ctranslate_names, modern_name, with_prefix
+from unmask.models.names import NameTable, bert_names, ctranslate_names, marian_names, modern_name, with_prefix
 from unmask.models.settings import (
     MaskedTokenSettings,
     NextSentenceSettings,
@@ -15,6 +15,7 @@ from unmask.models.settings import (
     bert_preset,
     transformer_preset,
 )
+from unmask.nn.settings import LearnedSettings
 
 
 @pytest.mark.parametrize("classifier", [None, "classify", "tag"])
@@ -46,13 +47,26 @@ def test_an_encoder_alone_is_stored_without_prefix() -> None:
 
 
 def test_ctranslate_table_covers_every_tensor_of_a_transformer() -> None:
-    settings = transformer_preset("tiny", 11, 13).replace(final_norm=True, tie="none", output_bias=True)
+    changes = {"final_norm": True, "embedding_norm": True, "tie": "none", "output_bias": True}
+    settings = transformer_preset("tiny", 11, 13).replace(**changes)
     with torch.device("meta"):
         model = assemble(settings)
     table = ctranslate_names(4, 4)
     assert set(named_tensors(model)) == {ours for ours, _ in table}
     assert table.theirs("decoder.blocks.3.cross_attention.projections.value.weight") == (
         "decoder.layer_3.attention.linear_1.weight[1/2]"
+    )
+
+
+def test_marian_table_covers_every_tensor_of_a_plain_transformer() -> None:
+    changes = {"tie": "none", "output_bias": True, "positions": LearnedSettings(), "num_decoder_layers": 3}
+    with torch.device("meta"):
+        model = assemble(transformer_preset("tiny", 11, 13).replace(**changes))
+    table = marian_names(4, 3)
+    assert set(named_tensors(model)) == {ours for ours, _ in table}
+    assert all(table.ours(theirs) == ours and table.theirs(ours) == theirs for ours, theirs in table)
+    assert table.theirs("decoder.blocks.2.around_cross.norm.weight") == (
+        "model.decoder.layers.2.encoder_attn_layer_norm.weight"
     )
 
 

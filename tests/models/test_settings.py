@@ -12,6 +12,8 @@ from unmask.models.settings import (
     MODEL_SETTINGS,
     BertSettings,
     GptSettings,
+    LstmSettings,
+    ModelSettings,
     TransformerSettings,
     bert_preset,
     transformer_preset,
@@ -78,6 +80,8 @@ def test_one_vocabulary_is_needed_to_tie_all() -> None:
     with pytest.raises(SettingsError, match="given 13 and 17 tokens; use tie 'target'"):
         TransformerSettings.parse(PAIR | {"target_vocab_size": 17})
     TransformerSettings.parse(PAIR | {"target_vocab_size": 17, "tie": "target"})
+    with pytest.raises(SettingsError, match="given 13 and 17 tokens; use tie 'target'"):
+        LstmSettings(source_vocab_size=13, target_vocab_size=17, hidden_size=8)
 
 
 def test_shapes_of_layers() -> None:
@@ -99,13 +103,14 @@ def test_dropout_everywhere() -> None:
         bert_preset("tiny"),
         transformer_preset("big", 100),
         GptSettings.parse(STACK),
+        LstmSettings(source_vocab_size=13, target_vocab_size=17, hidden_size=8, attention=False, tie="none"),
         BertSettings.parse(
             STACK | {"heads": [{"kind": "tag", "labels": ["a"], "crf": True}], "positions": {"kind": "shaw"}}
         ),
     ],
-    ids=["bert", "transformer", "gpt", "everything"],
+    ids=["bert", "transformer", "gpt", "lstm", "everything"],
 )
-def test_settings_survive_json(settings: BertSettings | GptSettings | TransformerSettings) -> None:
+def test_settings_survive_json(settings: ModelSettings) -> None:
     plain = json.loads(settings.model_dump_json())
     assert MODEL_SETTINGS.validate_python(with_tuples(plain)) == settings
     assert type(settings).parse(settings.model_dump(mode="json")) == settings

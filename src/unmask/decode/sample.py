@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from unmask.decode.candidates import top
+from unmask.decode.candidates import normaliser, top
 from unmask.decode.sentence import Sentence, restrict
 from unmask.decode.settings import DecodeSettings, SamplingSettings
 from unmask.decode.stepping import Rows, TargetIds
@@ -24,23 +24,25 @@ def sample(sentences: Sequence[Sentence], rows: Rows, ids: TargetIds, settings: 
     """Draw `num_best` outputs of each sentence, whose rows are ready to begin; they stay in the order of the draws."""
     assert settings.sampling is not None
     drawn = [_Draws(sentence, number, settings) for sentence in sentences for number in range(settings.num_best)]
-    repeated = [number for number in range(len(sentences)) for _ in range(settings.num_best)]
-    rows.reorder([[number] for number in repeated], repeated)  # each draw goes its own way
+    repeated = torch.arange(len(sentences), device=rows.device).repeat_interleave(settings.num_best)
+    rows.reorder(repeated[:, None], repeated)  # each draw goes its own way
     running = list(range(len(drawn)))
     tokens = torch.full((len(drawn), 1), ids.start, device=rows.device)
     while running:
-        log_probs = rows.step(tokens)
-        history = torch.tensor([[drawn[number].ids] for number in running], dtype=torch.long, device=rows.device)
-        restrict(log_probs, [drawn[number].sentence for number in running], history, settings, ids)
-        chances = torch.stack([drawn[number].chances[history.shape[2]] for number in running]).to(rows.device)
-        found = draw(log_probs[:, 0], chances, settings.sampling)
-        gained = log_probs[:, 0].gather(1, found[:, None])[:, 0].tolist()
+        logits = rows.step(tokens)
+        off = normaliser(logits)
+        history = torch.tensor([drawn[number].ids for number in running], dtype=torch.long, device=rows.device)
+        restrict(logits, [drawn[number].sentence for number in running], history, settings, ids)
+        chances = torch.stack([drawn[number].chances[history.shape[1]] for number in running]).to(rows.device)
+        found = draw(logits, chances, settings.sampling)
+        gained = (logits.gather(1, found[:, None])[:, 0].double() - off).clamp(max=0.0).tolist()
         keep = []
         for row, (number, token, value) in enumerate(zip(running, found.tolist(), gained, strict=True)):
             if drawn[number].goes_on(token, value, ids):
                 keep.append(row)
         if keep:
-            rows.reorder([[row] for row in keep], keep)
+            chosen = torch.tensor(keep, device=rows.device)
+            rows.reorder(chosen[:, None], chosen)
             tokens = found[keep][:, None]
         running = [running[row] for row in keep]
     for one in drawn:
@@ -48,13 +50,13 @@ def sample(sentences: Sequence[Sentence], rows: Rows, ids: TargetIds, settings: 
         note(one.ids, one.log_probability, settings, None)
 
 
-def draw(log_probs: Tensor, chances: Tensor, settings: SamplingSettings) -> Tensor:
-    """A token a row (R, V), by numbers (R,) that are evenly spread over [0, 1)."""
-    count = log_probs.shape[1] if settings.top_k is None else min(settings.top_k, log_probs.shape[1])
-    if count < log_probs.shape[1]:
-        values, ids = top(log_probs, count)
+def draw(logits: Tensor, chances: Tensor, settings: SamplingSettings) -> Tensor:
+    """A token a row of logits or log probabilities (R, V), by numbers (R,) that are evenly spread over [0, 1)."""
+    count = logits.shape[1] if settings.top_k is None else min(settings.top_k, logits.shape[1])
+    if count < logits.shape[1]:
+        values, ids = top(logits, count)
     else:
-        values, ids = log_probs.sort(dim=-1, descending=True, stable=True)
+        values, ids = logits.sort(dim=-1, descending=True, stable=True)
     # In double precision, and the best first, so that hardly a draw depends on the last bits of the model's numbers.
     reached = (values.double() / settings.temperature).softmax(-1).cumsum(-1)
     whole = torch.searchsorted(reached, (settings.top_p * reached[:, -1:]).contiguous())

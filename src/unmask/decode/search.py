@@ -17,6 +17,9 @@ from unmask.decode.settings import DecodeSettings
 from unmask.decode.stepping import Rows, StepModel, TargetIds
 from unmask.nn.modes import evaluating
 
+#: So many rows at once are about the quickest.
+ROWS_AT_ONCE = 512
+
 
 @torch.inference_mode()
 def decode(
@@ -26,14 +29,16 @@ def decode(
     settings: DecodeSettings | None = None,
     *,
     prefixes: Sequence[Sequence[int]] | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
 ) -> list[list[Hypothesis]]:
     """For each source its outputs, best first (or, where they are sampled, in the order they were drawn).
 
     `prefixes` are target tokens that each output must begin with. An empty source has an empty output. Sources are
-    sorted by length and decoded `batch_size` at once, which changes the speed and nothing else.
+    sorted by length and decoded `batch_size` at once, which changes the speed and nothing else; None: as many as are
+    quick.
     """
     settings = DecodeSettings() if settings is None else settings
+    size = max(1, ROWS_AT_ONCE // settings.width) if batch_size is None else batch_size
     if prefixes is not None and len(prefixes) != len(sources):
         raise ValueError(f"{len(sources)} sources but {len(prefixes)} prefixes")
     sentences = [
@@ -44,8 +49,8 @@ def decode(
     with ExitStack() as stack:
         if isinstance(model, nn.Module):
             stack.enter_context(evaluating(model))
-        for first in range(0, len(waiting), batch_size):
-            _decode(model, waiting[first : first + batch_size], ids, settings)
+        for first in range(0, len(waiting), size):
+            _decode(model, waiting[first : first + size], ids, settings)
     return [_outputs(one, settings) for one in sentences]
 
 

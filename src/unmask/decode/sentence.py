@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from unmask.decode.candidates import repeated
-from unmask.decode.hypothesis import Hypothesis, best_possible, score
+from unmask.decode.hypothesis import Hypothesis, score
 from unmask.decode.settings import DecodeSettings
 from unmask.decode.stepping import TargetIds
 from unmask.errors import DataError
@@ -35,12 +35,11 @@ class Sentence:
         value = score(log_probability, max(1, len(ids)), settings, coverage)
         self.found.append(Hypothesis(ids, log_probability, value, finished=False))
 
-    def is_decided(self, best_running: float, settings: DecodeSettings) -> bool:
-        """Whether no hypothesis under way, the best of which has this log probability, can still be among the best."""
+    def to_beat(self, settings: DecodeSettings) -> float:
+        """The score that an output must reach to be among the best; minus infinity while there are too few."""
         if len(self.found) < settings.num_best:
-            return False
-        worst = sorted(one.score for one in self.found)[-settings.num_best]
-        return best_possible(best_running, self.limit, settings) < worst
+            return float("-inf")
+        return sorted(one.score for one in self.found)[-settings.num_best]
 
 
 def sentence_of(
@@ -65,20 +64,22 @@ def sentence_of(
 
 
 def restrict(
-    log_probs: Tensor, sentences: Sequence[Sentence], history: Tensor, settings: DecodeSettings, ids: TargetIds
+    logits: Tensor, sentences: Sequence[Sentence], history: Tensor, settings: DecodeSettings, ids: TargetIds
 ) -> None:
-    """Set what may not come next to minus infinity in (B, K, V); the probabilities of the rest stay the model's own."""
-    step = history.shape[2]
+    """Set what may not come next to minus infinity in (R, V), given each row's sentence and its tokens so far (R, t).
+
+    Probabilities stay the model's own, so they are worked out before.
+    """
+    step = history.shape[1]
     forced = [(row, one.prefix[step]) for row, one in enumerate(sentences) if step < len(one.prefix)]
-    kept = [(row, token, log_probs[row, :, token].clone()) for row, token in forced]
+    kept = [(row, token, logits[row, token].clone()) for row, token in forced]
     never = [*ids.never, *([ids.unknown] if settings.forbid_unknown and ids.unknown is not None else [])]
     never += [ids.end] if step < settings.min_length else []
     if never:
-        log_probs[:, :, never] = float("-inf")
+        logits[:, never] = float("-inf")
     if settings.no_repeat_ngram is not None:
-        for row, beams in enumerate(history.tolist()):
-            for slot, tokens in enumerate(beams):
-                log_probs[row, slot, list(repeated(tokens, settings.no_repeat_ngram))] = float("-inf")
+        for row, tokens in enumerate(history.tolist()):
+            logits[row, list(repeated(tokens, settings.no_repeat_ngram))] = float("-inf")
     for row, token, value in kept:
-        log_probs[row] = float("-inf")
-        log_probs[row, :, token] = value
+        logits[row] = float("-inf")
+        logits[row, token] = value

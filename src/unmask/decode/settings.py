@@ -62,6 +62,11 @@ class DecodeSettings(Settings):
             raise ValueError(f"sampling draws one token at a time and has no beam (given {self.beam}); set beam to 1")
         return self
 
+    @property
+    def width(self) -> int:
+        """How many outputs of a sentence are under way at once."""
+        return self.beam if self.sampling is None else self.num_best
+
     def limit(self, source_length: int) -> int:
         """The most tokens for a source of so many."""
         if self.max_ratio is None:

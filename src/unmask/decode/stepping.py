@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -44,6 +44,14 @@ class StepModel(Protocol):
         """One token a row (B·K,) → logits of the next (B·K, V), and the state after it."""
 
 
+@runtime_checkable
+class SkippingModel(Protocol):
+    """A `StepModel` that need not compute rows that nobody will ask about again."""
+
+    def step_some(self, ids: Tensor, state: Any, rows: Tensor | None) -> tuple[Tensor, Any]:
+        """One token a row (B·K,), and which rows (R,) are wanted → their logits (R, V), and the state after it."""
+
+
 @dataclass(frozen=True)
 class TargetIds:
     """The ids of a target vocabulary that decoding must know, and those that never belong into an output."""
@@ -65,23 +73,41 @@ class Rows:
         while sum(map(len, filled)) < FEWEST_ROWS:
             filled.append(sources[-1])
         self.state = model.start(model.encode(Batch.of(filled).to(device)))
-        self.count, self.total = -1, len(filled)  # sources that are meant, and with those that fill up
-        self.reorder([[source] for source in range(len(sources))], list(range(len(sources))))
+        self.total = len(filled)  # sources, with those that only fill up
+        numbers = torch.arange(len(sources), device=device)
+        self.reorder(numbers[:, None], numbers)
 
-    def step(self, tokens: Tensor) -> Tensor:
-        """One token a row (B, K) → log probabilities of the next (B, K, V), free to be changed."""
+    def step(self, tokens: Tensor, wanted: Tensor | None = None) -> Tensor:
+        """One token a row (B, K), and which rows (R,) are wanted → logits of the next (R, V), free to be changed.
+
+        None wants all rows. Those that are not wanted must never be again.
+        """
         count, width = tokens.shape
-        missing = self.total - count
-        ids = torch.cat([tokens, tokens[:1].expand(missing, -1)]) if missing else tokens
-        logits, self.state = self.model.step(ids.flatten(), self.state)
-        return logits[: count * width].float().log_softmax(-1).view(count, width, -1)
+        ids = torch.cat([tokens, tokens[:1].expand(self.total - count, -1)]) if self.total > count else tokens
+        wanted = None if wanted is None or len(wanted) == ids.numel() else wanted
+        if wanted is None or not isinstance(self.model, SkippingModel):
+            logits, self.state = self.model.step(ids.flatten(), self.state)
+            return _exact(logits[: count * width] if wanted is None else logits.index_select(0, wanted))
+        missing = max(0, FEWEST_ROWS - len(wanted))
+        some = torch.cat(
+            [wanted[:1].expand(missing), wanted]
+        )  # what is meant comes last, and counts where one is twice
+        logits, self.state = self.model.step_some(ids.flatten(), self.state, some)
+        return _exact(logits[missing:])
 
-    def reorder(self, rows: Sequence[Sequence[int]], sources: Sequence[int]) -> None:
-        """Go on with these sources, and of each with these rows, by their numbers until now."""
-        missing = max(0, -(-FEWEST_ROWS // len(rows[0])) - len(rows))
-        chosen = [row for group in (*rows, *[rows[0]] * missing) for row in group]
-        same = list(sources) == list(range(self.count)) and len(rows) + missing == self.total
-        memory = None if same else torch.tensor([*sources, *[sources[0]] * missing], device=self.device)
-        if not same or chosen != list(range(len(chosen))):
-            self.state = self.state.reorder(torch.tensor(chosen, device=self.device), memory)
-        self.count, self.total = len(sources), len(rows) + missing
+    def reorder(self, rows: Tensor, sources: Tensor | None = None) -> None:
+        """Go on with these sources (None: all), and of each with these rows (B, K), by their numbers until now."""
+        count, width = rows.shape
+        total = max(count, -(-FEWEST_ROWS // width))
+        chosen = torch.cat([rows, rows[:1].expand(total - count, -1)]) if total > count else rows
+        if sources is None and total != self.total:
+            sources = torch.arange(count, device=self.device)
+        if sources is not None and total > count:
+            sources = torch.cat([sources, sources[:1].expand(total - count)])
+        self.state = self.state.reorder(chosen.flatten(), sources)
+        self.total = total
+
+
+def _exact(logits: Tensor) -> Tensor:
+    """In single precision at least."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""Model folders: Hugging Face's layout in and out, Google's TensorFlow checkpoints in, our own variants in and out.
+"""Model folders: Hugging Face's layout in and out (BERT; Marian in), Google's checkpoints in, our own in and out.
 
 Everything that loads goes through three steps: what is there (names and shapes, nothing loaded), what is wanted (the
 model assembled without memory), and only when the two agree are tensors read.
@@ -22,12 +22,13 @@ from unmask.models.assign import assign, named_tensors
 from unmask.models.bert import Bert
 from unmask.models.huggingface import is_plain, needs_own_heads, read_config, write_config
 from unmask.models.init import Model, assemble, initialise
+from unmask.models.marian import read_marian
 from unmask.models.names import DECODER_BIAS, DECODER_WEIGHT, POSITION_IDS, bert_names, modern_name, with_prefix
 from unmask.models.settings import (
     MODEL_SETTINGS,
     BertSettings,
-    GptSettings,
     HeadSettings,
+    ModelSettings,
     TransformerSettings,
     reads_pooler,
 )
@@ -63,7 +64,7 @@ class LoadReport:
 class _Contents:
     """A folder's weights under our names, before any is read."""
 
-    settings: BertSettings | GptSettings | TransformerSettings
+    settings: ModelSettings
     source: WeightSource
     names: Mapping[str, str]  # ours → name in the source
     unknown: tuple[str, ...]  # names in the source that we have none for
@@ -137,7 +138,7 @@ def stored_names(model: Model) -> dict[str, str]:
     return {name: stored.removeprefix("bert.") for name, stored in theirs.items()}
 
 
-def read_settings(folder: Path) -> BertSettings | GptSettings | TransformerSettings:
+def read_settings(folder: Path) -> ModelSettings:
     """What the model in a folder is made of; no weight is read."""
     return _look(folder).settings
 
@@ -156,8 +157,14 @@ def _look(folder: Path, heads: Sequence[HeadSettings] | None = None) -> _Content
     kind = config.get("model_type")
     if kind == "unmask":
         return _own_contents(config, read_weights(folder), folder, heads)
+    if kind == "marian":
+        if heads is not None:
+            raise ModelError(f"{folder}: heads can be put on a BERT encoder, not on a Marian model")
+        marian = read_marian(config, read_weights(folder), str(folder / "config.json"))
+        return _Contents(marian.settings, marian.source, marian.names, marian.unknown)
     if kind not in ("bert", None):
-        raise ModelError(f"{folder / 'config.json'}: model_type {shown(kind)} is not supported; supported is bert")
+        supported = "supported are bert and marian"
+        raise ModelError(f"{folder / 'config.json'}: model_type {shown(kind)} is not supported; {supported}")
     return _bert_contents(config, read_weights(folder), folder, heads)
 
 

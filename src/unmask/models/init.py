@@ -10,13 +10,14 @@ from torch import nn
 from unmask.errors import SettingsError
 from unmask.models.bert import Bert
 from unmask.models.gpt import Gpt
-from unmask.models.settings import BertSettings, GptSettings, TransformerSettings
+from unmask.models.recurrent import LstmSeq2Seq
+from unmask.models.settings import BertSettings, GptSettings, LstmSettings, ModelSettings, TransformerSettings
 from unmask.models.transformer import Transformer
 from unmask.nn.embeddings import Embeddings
 from unmask.nn.positions.absolute import LearnedPositions, sinusoids
 from unmask.nn.settings import LayerSettings
 
-Model = Bert | Gpt | Transformer
+Model = Bert | Gpt | Transformer | LstmSeq2Seq
 
 
 @runtime_checkable
@@ -27,7 +28,7 @@ class SelfInitialised(Protocol):
         """Set them."""
 
 
-def build_model(settings: BertSettings | GptSettings | TransformerSettings, seed: int = 0) -> Model:
+def build_model(settings: ModelSettings, seed: int = 0) -> Model:
     """A new model with fresh parameters; the same seed gives the same ones."""
     with torch.random.fork_rng(devices=[]):  # torch's own first values would draw from everybody's generator
         model = assemble(settings)
@@ -51,7 +52,7 @@ def start_as_sinusoids(model: Model) -> None:
         table.copy_(waves * (embeddings.token.weight.square().mean().sqrt() / waves.square().mean().sqrt()))
 
 
-def assemble(settings: BertSettings | GptSettings | TransformerSettings) -> Model:
+def assemble(settings: ModelSettings) -> Model:
     """A new model whose parameters are whatever torch left there."""
     match settings:
         case BertSettings():
@@ -60,20 +61,23 @@ def assemble(settings: BertSettings | GptSettings | TransformerSettings) -> Mode
             return Gpt(settings)
         case TransformerSettings():
             return Transformer(settings)
+        case LstmSettings():
+            return LstmSeq2Seq(settings)
         case _:
             assert_never(settings)
 
 
-def initialise(model: nn.Module, settings: LayerSettings, generator: torch.Generator) -> None:
+def initialise(model: nn.Module, settings: LayerSettings | LstmSettings, generator: torch.Generator) -> None:
     """Set every parameter of `model`, in place. Draws only from `generator`."""
+    std = _deviation(settings)
     for module in model.modules():
         match module:
             case nn.Linear():
-                _matrix(module.weight, settings, generator)
+                _matrix(module.weight, std, generator)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
             case nn.Embedding():
-                _embedding(module.weight, settings, generator)
+                _embedding(module.weight, std, generator)
             case nn.LayerNorm() | nn.BatchNorm1d() | nn.RMSNorm():
                 module.reset_parameters()
             case _:
@@ -83,25 +87,32 @@ def initialise(model: nn.Module, settings: LayerSettings, generator: torch.Gener
             module.initialise(generator)
 
 
-def _matrix(weight: torch.Tensor, settings: LayerSettings, generator: torch.Generator) -> None:
+def _deviation(settings: LayerSettings | LstmSettings) -> float | None:
+    """The standard deviation of a truncated normal; None for Xavier's rule, whose ranges follow from the shapes."""
+    if isinstance(settings, LstmSettings):  # as the Transformer's, so that no comparison is one of first values
+        return None
     match settings.init:
         case "truncated_normal":
-            _truncated(weight, settings.init_std, generator)
+            return settings.init_std
         case "xavier":
-            nn.init.xavier_uniform_(weight, generator=generator)
+            return None
         case _:
             assert_never(settings.init)
 
 
-def _embedding(weight: torch.Tensor, settings: LayerSettings, generator: torch.Generator) -> None:
-    match settings.init:
-        case "truncated_normal":
-            _truncated(weight, settings.init_std, generator)
-        case "xavier":
-            # N(0, 1/d): multiplied by sqrt(d) where embeddings are scaled, right as it is for the output layer.
-            nn.init.normal_(weight, std=weight.shape[-1] ** -0.5, generator=generator)
-        case _:
-            assert_never(settings.init)
+def _matrix(weight: torch.Tensor, std: float | None, generator: torch.Generator) -> None:
+    if std is None:
+        nn.init.xavier_uniform_(weight, generator=generator)
+    else:
+        _truncated(weight, std, generator)
+
+
+def _embedding(weight: torch.Tensor, std: float | None, generator: torch.Generator) -> None:
+    if std is None:
+        # N(0, 1/d): multiplied by sqrt(d) where embeddings are scaled, right as it is for the output layer.
+        nn.init.normal_(weight, std=weight.shape[-1] ** -0.5, generator=generator)
+    else:
+        _truncated(weight, std, generator)
 
 
 def _truncated(weight: torch.Tensor, std: float, generator: torch.Generator) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+_Pairs = Sequence[tuple[str, str]]
+
 #: Ours ↔ Hugging Face's, for BERT. `#` is a layer's number. Weight and bias follow where both exist.
 _BERT: tuple[tuple[str, str], ...] = (
     ("encoder.embeddings.token.weight", "bert.embeddings.word_embeddings.weight"),
@@ -35,6 +37,32 @@ POSITION_IDS = "bert.embeddings.position_ids"
 #: the head's, is the one that counts.
 DECODER_WEIGHT, DECODER_BIAS = "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"
 
+#: Ours ↔ Hugging Face's Marian, for the Transformer. Tied tables have one name of these and may have others.
+_MARIAN_LAYER: tuple[tuple[str, str], ...] = (
+    ("blocks.#.self_attention.projections.query", "layers.#.self_attn.q_proj"),
+    ("blocks.#.self_attention.projections.key", "layers.#.self_attn.k_proj"),
+    ("blocks.#.self_attention.projections.value", "layers.#.self_attn.v_proj"),
+    ("blocks.#.self_attention.output", "layers.#.self_attn.out_proj"),
+    ("blocks.#.around_attention.norm", "layers.#.self_attn_layer_norm"),
+    ("blocks.#.ffn.inner", "layers.#.fc1"),
+    ("blocks.#.ffn.outer", "layers.#.fc2"),
+    ("blocks.#.around_ffn.norm", "layers.#.final_layer_norm"),
+)
+_MARIAN_CROSS: tuple[tuple[str, str], ...] = (
+    ("blocks.#.cross_attention.projections.query", "layers.#.encoder_attn.q_proj"),
+    ("blocks.#.cross_attention.projections.key", "layers.#.encoder_attn.k_proj"),
+    ("blocks.#.cross_attention.projections.value", "layers.#.encoder_attn.v_proj"),
+    ("blocks.#.cross_attention.output", "layers.#.encoder_attn.out_proj"),
+    ("blocks.#.around_cross.norm", "layers.#.encoder_attn_layer_norm"),
+)
+_MARIAN_ENDS: tuple[tuple[str, str], ...] = (
+    ("source_embeddings.token.weight", "model.encoder.embed_tokens.weight"),
+    ("target_embeddings.token.weight", "model.decoder.embed_tokens.weight"),
+    ("source_embeddings.positions.table.weight", "model.encoder.embed_positions.weight"),
+    ("target_embeddings.positions.table.weight", "model.decoder.embed_positions.weight"),
+    ("output.weight", "lm_head.weight"),
+    ("output_bias", "final_logits_bias"),
+)
 
 #: Ours ↔ CTranslate2's, for the Transformer. `[i/n]` is the i-th of n equal parts of a tensor that holds several.
 _CTRANSLATE_LAYER: tuple[tuple[str, str], ...] = (
@@ -57,6 +85,8 @@ _CTRANSLATE_CROSS: tuple[tuple[str, str], ...] = (
 _CTRANSLATE_ENDS: tuple[tuple[str, str], ...] = (
     ("source_embeddings.token.weight", "encoder.embeddings.weight"),
     ("target_embeddings.token.weight", "decoder.embeddings.weight"),
+    ("source_embeddings.norm", "encoder.layernorm_embedding"),
+    ("target_embeddings.norm", "decoder.layernorm_embedding"),
     ("encoder.norm", "encoder.layer_norm"),
     ("decoder.norm", "decoder.layer_norm"),
     ("output.weight", "decoder.projection.weight"),
@@ -94,15 +124,16 @@ def bert_names(num_layers: int, classifier: str | None = None) -> NameTable:
 
 def ctranslate_names(num_encoder_layers: int, num_decoder_layers: int) -> NameTable:
     """The table for CTranslate2's Transformer."""
-    encoder = [(f"encoder.{ours}", f"encoder.{theirs}") for ours, theirs in _CTRANSLATE_LAYER]
-    decoder = [(f"decoder.{ours}", f"decoder.{theirs}") for ours, theirs in _CTRANSLATE_LAYER + _CTRANSLATE_CROSS]
-    return NameTable(
-        [
-            *_spelt_out(_CTRANSLATE_ENDS, 0),
-            *_spelt_out(encoder, num_encoder_layers),
-            *_spelt_out(decoder, num_decoder_layers),
-        ]
-    )
+    encoder, decoder = _two_stacks(_CTRANSLATE_LAYER, _CTRANSLATE_CROSS)
+    stacks = _spelt_out(encoder, num_encoder_layers) + _spelt_out(decoder, num_decoder_layers)
+    return NameTable(_spelt_out(_CTRANSLATE_ENDS, 0) + stacks)
+
+
+def marian_names(num_encoder_layers: int, num_decoder_layers: int) -> NameTable:
+    """The table for Hugging Face's Marian."""
+    encoder, decoder = _two_stacks(_MARIAN_LAYER, _MARIAN_CROSS, "model.")
+    stacks = _spelt_out(encoder, num_encoder_layers) + _spelt_out(decoder, num_decoder_layers)
+    return NameTable(_spelt_out(_MARIAN_ENDS, 0) + stacks)
 
 
 def modern_name(name: str) -> str:
@@ -120,7 +151,14 @@ def with_prefix(name: str) -> str:
     return f"bert.{name}" if name.startswith(bare) else name
 
 
-def _spelt_out(pairs: Sequence[tuple[str, str]], num_layers: int) -> list[tuple[str, str]]:
+def _two_stacks(layer: _Pairs, cross: _Pairs, prefix: str = "") -> tuple[_Pairs, _Pairs]:
+    """The pairs of an encoder and of a decoder, whose layers are the encoder's and attention to it."""
+    encoder = [(f"encoder.{ours}", f"{prefix}encoder.{theirs}") for ours, theirs in layer]
+    decoder = [(f"decoder.{ours}", f"{prefix}decoder.{theirs}") for ours, theirs in (*layer, *cross)]
+    return encoder, decoder
+
+
+def _spelt_out(pairs: _Pairs, num_layers: int) -> list[tuple[str, str]]:
     """One pair a tensor: layers numbered, and a pair that names a layer split into its weight and its bias."""
     full: list[tuple[str, str]] = []
     for ours, theirs in pairs:

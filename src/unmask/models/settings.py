@@ -35,6 +35,8 @@ Depth = Annotated[int, Field(ge=1, le=1000)]
 Vocabulary = Annotated[int, Field(ge=2, le=10_000_000)]
 Label = Annotated[str, AfterValidator(_writable)]
 Labels = Annotated[tuple[Label, ...], Field(min_length=1, max_length=100_000)]
+#: Which tables of a translation model are one. target: its embedding and the output; all: the source's too.
+Tie = Literal["none", "target", "all"]
 
 
 class MaskedTokenSettings(Settings):
@@ -174,7 +176,7 @@ class TransformerSettings(LayerSettings):
     max_length: Size = 512
     scale_embeddings: bool = True
     embedding_norm: bool = False
-    tie: Literal["none", "target", "all"] = "all"  # target: its embedding and the output; all: the source's too
+    tie: Tie = "all"
     output_bias: bool = False
 
     positions: PositionSettings = SinusoidalSettings()
@@ -185,16 +187,45 @@ class TransformerSettings(LayerSettings):
 
     @model_validator(mode="after")
     def _check_vocabularies(self) -> Self:
-        if self.tie == "all" and self.source_vocab_size != self.target_vocab_size:
-            raise ValueError(
-                f"tie 'all' needs one vocabulary for both sides, given {self.source_vocab_size} and "
-                f"{self.target_vocab_size} tokens; use tie 'target' or a joint vocabulary"
-            )
+        _check_tie(self.tie, self.source_vocab_size, self.target_vocab_size)
         return self
 
 
-ModelSettings = Annotated[BertSettings | GptSettings | TransformerSettings, Field(discriminator="model")]
-MODEL_SETTINGS: TypeAdapter[BertSettings | GptSettings | TransformerSettings] = TypeAdapter(ModelSettings)
+class LstmSettings(Settings):
+    """The seq2seq of LSTMs that the Transformer replaced: its encoder reads from both sides."""
+
+    model: Literal["lstm"] = "lstm"
+    source_vocab_size: Vocabulary
+    target_vocab_size: Vocabulary
+    hidden_size: Size
+    num_layers: Depth = 2
+    attention: bool = True  # without it, the decoder knows the source only as its first state
+    dropout: Probability = 0.2
+    tie: Tie = "all"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _check_tie(self.tie, self.source_vocab_size, self.target_vocab_size)
+        if self.hidden_size % 2:
+            raise ValueError(f"hidden_size {self.hidden_size} must be even: the encoder reads in two directions")
+        return self
+
+    @property
+    def max_length(self) -> int:
+        """As many tokens as anything may have: a state has no table that could end."""
+        return 1_000_000
+
+
+def _check_tie(tie: Tie, source: int, target: int) -> None:
+    if tie == "all" and source != target:
+        raise ValueError(
+            f"tie 'all' needs one vocabulary for both sides, given {source} and {target} tokens; "
+            "use tie 'target' or a joint vocabulary"
+        )
+
+
+ModelSettings = Annotated[BertSettings | GptSettings | TransformerSettings | LstmSettings, Field(discriminator="model")]
+MODEL_SETTINGS: TypeAdapter[ModelSettings] = TypeAdapter(ModelSettings)
 
 #: num_layers, hidden_size; heads have size 64 and the feed-forward network is four times as wide (Turc et al. 2019).
 _BERT_SIZES = {

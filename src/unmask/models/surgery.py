@@ -14,7 +14,6 @@ from unmask.models.assign import assign, named_tensors
 from unmask.models.bert import Bert
 from unmask.models.init import Model, assemble
 from unmask.models.settings import BertSettings, GptSettings, StackSettings
-from unmask.models.transformer import Transformer
 
 #: BERT's tensors that have a row for each token of the vocabulary.
 _BY_TOKEN = {"encoder.embeddings.token.weight", "heads.mlm.bias", "heads.mlm.output.weight"}
@@ -129,7 +128,7 @@ def _finished(smaller: Model, found: Mapping[str, Tensor], model: Model) -> Mode
 
 
 def _stack_settings(model: Model) -> BertSettings | GptSettings:
-    if isinstance(model, Transformer):
+    if not isinstance(model.settings, BertSettings | GptSettings):
         raise ValueError("heads, neurons and layers can be removed from models of one stack (BERT, GPT)")
     return model.settings
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from unmask.models.settings import TransformerSettings
 from unmask.nn.batch import Batch
 from unmask.nn.block import DecoderBlock, DecoderPast
+from unmask.nn.branches import Cells, StepMask, StepPlan, Tree, whole_registers
 from unmask.nn.build import build_decoder, build_embedding_positions, build_encoder, build_norm
 from unmask.nn.embeddings import Embeddings
 from unmask.nn.layout import Layout
@@ -27,11 +28,6 @@ class Memory(NamedTuple):
     layout: Layout
 
 
-#: Sources are filled up to a multiple of this before steps look at them. A vector register's worth of keys that are
-#: masked adds exact zeros, so that a sentence's numbers do not depend on how long the others of its batch are.
-SOURCE_MULTIPLE = 16
-
-
 @dataclass
 class DecoderState:
     """What is kept between two steps of decoding: for each block its past, and which source tokens are there.
@@ -40,23 +36,33 @@ class DecoderState:
     """
 
     blocks: list[DecoderPast]
-    mask: Mask
-    position: int = 0
+    sources: Mask
+    tree: Tree
 
     def select(self, sequences: Tensor) -> DecoderState:
         """Those of some sequences, in the order given: for sequences that are done."""
         return self.reorder(sequences, sequences)
 
     def reorder(self, rows: Tensor, sources: Tensor | None = None) -> DecoderState:
-        """The past of some rows, and the memory of some sources (None: of all), each in the order given."""
-        blocks = []
-        for block in self.blocks:
-            own = None if block.own is None else block.own.select(rows)
-            blocks.append(DecoderPast(own, block.memory if sources is None else block.memory.select(sources)))
-        allowed = self.mask.allowed
-        if allowed is not None and sources is not None:
-            allowed = allowed.index_select(0, sources)
-        return DecoderState(blocks, Mask(allowed), self.position)
+        """The past of some rows, and the memory of some sources (None: of all), each in the order given.
+
+        As many rows for each source, side by side, and all of them rows of that source before.
+        """
+        blocks = [block.reorder(rows, sources) for block in self.blocks]
+        mask = self.sources
+        if mask.allowed is not None and sources is not None:
+            mask = type(mask)(mask.allowed.index_select(0, sources))
+        count = len(self.tree.seen) if sources is None else len(sources)
+        return DecoderState(blocks, mask, self.tree.reorder(rows, count))
+
+    def grown(self) -> DecoderState:
+        """With room for one step more in the tree, and now and then without the cells that nobody needs."""
+        packed, blocks = self.tree.packed(), self.blocks
+        if packed is None:
+            return DecoderState(blocks, self.sources, self.tree.grown())
+        tree, places = packed
+        blocks = [replace(one, own=one.own.gather(places)) if isinstance(one.own, Cells) else one for one in blocks]
+        return DecoderState(blocks, self.sources, tree.grown())
 
 
 class Transformer(nn.Module):
@@ -93,8 +99,12 @@ class Transformer(nn.Module):
 
     def logits(self, rows: Tensor) -> Tensor:
         """(R, H) → (R, V)."""
-        weight = self.target_embeddings.token.weight if self.output is None else self.output.weight
-        return F.linear(rows, weight, self.output_bias)
+        return F.linear(rows, *self.output_layer)
+
+    @property
+    def output_layer(self) -> tuple[Tensor, Tensor | None]:
+        """Weight (V, H) and bias (V,) of what gives logits."""
+        return self.target_embeddings.token.weight if self.output is None else self.output.weight, self.output_bias
 
     def initialise(self, generator: torch.Generator) -> None:
         """No token preferred at first."""
@@ -110,20 +120,35 @@ class Transformer(nn.Module):
         """The state before the first target token."""
         dense = memory.layout.pad(memory.rows)
         there = memory.layout.key_mask(dense.device)
-        missing = -dense.shape[1] % SOURCE_MULTIPLE
+        missing = whole_registers(dense.shape[1]) - dense.shape[1]
         dense, there = F.pad(dense, (0, 0, 0, missing)), F.pad(there, (0, missing))
-        blocks = [DecoderPast(None, block.cross_attention.remember(dense)) for block in self._blocks()]
-        return DecoderState(blocks, Mask(None if bool(there.all()) else there[:, None, None, :]))
+        kind = StepMask if bool(there.any(-1).all()) else Mask  # an empty source is nothing to look at
+        mask = kind(there[:, None, None, :])
+        return DecoderState(
+            [block.start(dense) for block in self._blocks()], mask, Tree.start(len(dense), dense.device)
+        )
 
     def step(self, ids: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """One token a row, (B,) or (B·K,) → logits of the next (…, V). Equals `forward` at that position."""
-        self.target_embeddings.check_length(state.position + 1)
-        x = self.target_embeddings.at(ids, torch.full_like(ids, state.position), state.position + 1)
+        return self.step_some(ids, state, None)
+
+    def step_some(self, ids: Tensor, state: DecoderState, rows: Tensor | None) -> tuple[Tensor, DecoderState]:
+        """The same, where only some rows (R,) will be asked about again: their logits (R, V), in the order given."""
+        position = state.tree.steps
+        self.target_embeddings.check_length(position + 1)
+        state = state.grown()
+        branching = all(isinstance(block.own, Cells) for block in state.blocks)
+        plan = StepPlan.of(state.tree, state.sources, rows if branching else None)
+        if plan.rows is not None:
+            ids = ids.index_select(0, plan.rows)
+        x = self.target_embeddings.at(ids, torch.full_like(ids, position), position + 1)
         blocks = []
         for block, before in zip(self._blocks(), state.blocks, strict=True):
-            x, past = block.step(x, before, state.mask)
+            x, past = block.step(x, before, plan)
             blocks.append(past)
-        return self.logits(self.decoder.norm(x)), DecoderState(blocks, state.mask, state.position + 1)
+        if rows is not None and not branching:
+            x = x.index_select(0, rows)
+        return self.logits(self.decoder.norm(x)), DecoderState(blocks, state.sources, state.tree)
 
     def _blocks(self) -> list[DecoderBlock]:
         return [block for block in self.decoder.blocks if isinstance(block, DecoderBlock)]

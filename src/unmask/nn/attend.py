@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unmask.nn.branches import StepMask
 from unmask.nn.dropout import DroppedAttention
 from unmask.nn.dropout import dropout as dropped
 from unmask.nn.masks import EVERYTHING, Mask
@@ -52,6 +53,8 @@ class Attend(nn.Module):
         """(B, N, T, D) mixtures of values for prepared queries and keys; the last query is at the last key."""
         dropout = self.dropout if self.training else 0.0
         if self.backend == "fast" and self.score.is_dot and not self.positions.mixes:
+            if isinstance(mask, StepMask) and not self.biased and not dropout:
+                return self._few(q, k, v, mask)
             return self._fast(q, k, v, mask, dropout)
         return self._reference(q, k, v, mask, dropout)
 
@@ -72,6 +75,18 @@ class Attend(nn.Module):
             allowed = bias.masked_fill(~allowed, float("-inf"))
         attn_mask = bias if allowed is None else allowed
         return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout, scale=self.score.scale)
+
+    def _few(self, q: Tensor, k: Tensor, v: Tensor, mask: StepMask) -> Tensor:
+        """For the few queries of a step, plain products: the fused kernel prepares itself anew for every head."""
+        shape, numbers = q.shape, mask.numbers(q)
+        q, k, v = (tensor.flatten(0, 1) for tensor in (q, k, v))  # (B·N, K or S, D)
+        scores = torch.baddbmm(numbers, q, k.transpose(1, 2), alpha=self.score.scale)
+        return torch.bmm(scores.softmax(-1), v).view(shape)
+
+    @property
+    def biased(self) -> bool:
+        """Whether something is added to the scores that depends on where queries and keys stand."""
+        return type(self.positions).bias is not Positions.bias or self.positions.mixes
 
     def _dropped(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, dropout: float) -> Tensor:
         """torch's kernel knows no dropout on the CPU and falls back to one operation after another."""

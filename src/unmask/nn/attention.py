@@ -9,8 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.nn.attend import Attend
+from unmask.nn.branches import Cells, StepPlan, whole_registers
 from unmask.nn.masks import EVERYTHING, Mask
 from unmask.nn.plan import AttentionPlan
+
+#: The weights of several linear maps as one, and their biases if they have any.
+Joined = tuple[Tensor, Tensor | None]
 
 
 class Projections(nn.Module):
@@ -41,6 +45,16 @@ class Projections(nn.Module):
         """The same as `all` for rows so few, as in a decoder's steps, that joining the weights would cost most."""
         return self._heads(self.query(x)), self._heads(self.key(x)), self._heads(self.value(x))
 
+    def joined(self) -> Joined | None:
+        """W_Q, W_K and W_V in one, for the many steps of a decoder; worth nothing once a weight has changed."""
+        return _join(self.query, self.key, self.value)
+
+    def side_by_side(self, x: Tensor, joined: Joined | None) -> Tensor:
+        """(R, H) → (R, 3, N, D): queries, keys and values of the same rows, with what `joined` gave."""
+        if joined is None:
+            return torch.stack(self.few(x), dim=1)
+        return F.linear(x, *joined).unflatten(-1, (3, self.num_heads, self.head_size))
+
     def _heads(self, rows: Tensor) -> Tensor:
         return rows.unflatten(-1, (self.num_heads, self.head_size))
 
@@ -66,6 +80,10 @@ class SharedProjections(Projections):
         keys = self._heads(self.key(x))
         return keys, keys, self._heads(self.value(x))
 
+    def joined(self) -> Joined | None:
+        """None: the keys would be computed twice."""
+        return None
+
 
 class NoProjections(Projections):
     """Nothing is multiplied: every head takes its slice of x, or all of x where heads have full width."""
@@ -90,6 +108,10 @@ class NoProjections(Projections):
     def few(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same for few rows."""
         return self.all(x)
+
+    def joined(self) -> Joined | None:
+        """None: there is nothing to multiply by."""
+        return None
 
     def _heads(self, rows: Tensor) -> Tensor:
         if rows.shape[-1] == self.head_size:
@@ -135,7 +157,8 @@ class KeyValues:
     def select(self, sequences: Tensor) -> KeyValues:
         """Those of some sequences, in the order given."""
         if self.room is None:
-            return KeyValues(self.keys.index_select(0, sequences), self.values.index_select(0, sequences))
+            keys = self.keys.transpose(2, 3).index_select(0, sequences).transpose(2, 3)  # they lie as they lay
+            return KeyValues(keys, self.values.index_select(0, sequences))
         steps = self.keys.shape[2]
         room = _Room(steps, self.keys, len(sequences))
         torch.index_select(self.room.data[:steps], 1, sequences, out=room.data[:steps])
@@ -182,7 +205,7 @@ class MultiHeadAttention(nn.Module):
         """Keys and values of a rectangle (B, S, H), prepared for `step`."""
         k, v = self.projections.keys_values(memory.flatten(0, 1))
         k, v = (rows.view(*memory.shape[:2], *rows.shape[1:]).transpose(1, 2) for rows in (k, v))
-        return KeyValues(self.attend.prepare_keys(k), v)
+        return KeyValues(_side_by_side(self.attend.prepare_keys(k)), v.contiguous())
 
     def step(self, x: Tensor, past: KeyValues | None) -> tuple[Tensor, KeyValues]:
         """One new row a sequence (B, H) attends to itself and to the past; gives the past with it added."""
@@ -193,19 +216,43 @@ class MultiHeadAttention(nn.Module):
         out = self.attend(self.attend.prepare_queries(q, position), past.keys, past.values)
         return self.output(out.flatten(1)), past
 
-    def look(self, x: Tensor, memory: KeyValues, mask: Mask = EVERYTHING) -> Tensor:
+    def branch(self, x: Tensor, past: Cells, joined: Joined | None, plan: StepPlan) -> tuple[Tensor, Cells]:
+        """The rows (R, H) of a step attend to themselves and to their own past; gives the cells with theirs added."""
+        everyone = plan.rectangle(self.projections.side_by_side(x, joined))  # (B, K, 3, N, D)
+        q, k, v = everyone.flatten(0, 1)[:, :, :, None].unbind(1)  # (B·K, N, 1, D): each stands at the same position
+        q = self.attend.prepare_queries(q, plan.position)
+        k = self.attend.prepare_keys(k, plan.position)
+        q, k, v = (rows[:, :, 0].unflatten(0, plan.shape).transpose(1, 2) for rows in (q, k, v))  # (B, N, K, D)
+        past = past.written(k, v, plan.first)
+        out = self.attend(q, *past.first(whole_registers(plan.cells)), plan.own)
+        return self.output(plan.flat(out.transpose(1, 2)).flatten(1)), past
+
+    def look(self, x: Tensor, memory: KeyValues, mask: Mask = EVERYTHING, plan: StepPlan | None = None) -> Tensor:
         """Rows (B·K, H), K of each sequence side by side, attend to keys and values prepared by `remember`.
+
+        With a plan, only the rows (R, H) that it computes.
 
         The K are independent of each other, so the attention must have no positions where there is more than one.
         """
-        q = self.projections.queries(x).unflatten(0, (len(memory.keys), -1)).transpose(1, 2)  # (B, N, K, D)
-        out = self.attend(self.attend.prepare_queries(q), memory.keys, memory.values, mask)
-        return self.output(out.transpose(1, 2).flatten(2).flatten(0, 1))
+        q = self.projections.queries(x)
+        q = q.unflatten(0, (len(memory.keys), -1)) if plan is None else plan.rectangle(q)
+        q = q.transpose(1, 2)  # (B, N, K, D)
+        out = self.attend(self.attend.prepare_queries(q), memory.keys, memory.values, mask).transpose(1, 2)
+        return self.output((out.flatten(0, 1) if plan is None else plan.flat(out)).flatten(1))
+
+
+def _side_by_side(keys: Tensor) -> Tensor:
+    """The same keys (B, N, S, D) with S innermost in memory, as products of few queries with them like it."""
+    return keys.transpose(2, 3).contiguous().transpose(2, 3)
 
 
 def _together(x: Tensor, *linears: nn.Linear) -> tuple[Tensor, ...]:
     """Several linear maps of the same rows as one matrix product: the weights are few, the rows are many."""
+    return F.linear(x, *_join(*linears)).split([linear.out_features for linear in linears], dim=-1)
+
+
+def _join(*linears: nn.Linear) -> Joined:
+    """Weights and biases of several linear maps, one below the other."""
     weights: list[Tensor] = [linear.weight for linear in linears]
     biases: list[Tensor] = [linear.bias for linear in linears if linear.bias is not None]
-    out = F.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
-    return out.split([linear.out_features for linear in linears], dim=-1)
+    return torch.cat(weights), torch.cat(biases) if biases else None

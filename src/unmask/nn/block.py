@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, noop_context_fn
 
-from unmask.nn.attention import KeyValues, MultiHeadAttention
-from unmask.nn.masks import Mask
+from unmask.nn.attention import Joined, KeyValues, MultiHeadAttention
+from unmask.nn.branches import Cells, StepPlan
 from unmask.nn.norm import AddNorm
 from unmask.nn.plan import AttentionPlan
 from unmask.nn.positions.base import Positions
@@ -74,13 +74,20 @@ class EncoderBlock(nn.Module):
 class DecoderPast:
     """What one decoder block keeps between steps: its own past, and the encoder's output ready to look at."""
 
-    own: KeyValues | None
+    own: Cells | KeyValues | None  # cells where targets branch, keys and values of each row where they cannot
     memory: KeyValues
+    joined: Joined | None = None
 
-    def select(self, sequences: Tensor) -> DecoderPast:
-        """Those of some sequences, in the order given."""
-        own = None if self.own is None else self.own.select(sequences)
-        return DecoderPast(own, self.memory.select(sequences))
+    def reorder(self, rows: Tensor, sources: Tensor | None) -> DecoderPast:
+        """The past of some rows, and the memory of some sources (None: of all), each in the order given."""
+        own = self.own
+        if isinstance(own, KeyValues):
+            own = own.select(rows)
+        if sources is None:
+            return DecoderPast(own, self.memory, self.joined)
+        if isinstance(own, Cells):
+            own = own.select(sources)
+        return DecoderPast(own, self.memory.select(sources), self.joined)
 
 
 class DecoderBlock(nn.Module):
@@ -105,18 +112,35 @@ class DecoderBlock(nn.Module):
         x = self.around_cross(x, lambda y: self.cross_attention(y, cross, memory))
         return self.around_ffn(x, self.ffn)
 
-    def step(self, x: Tensor, past: DecoderPast, mask: Mask) -> tuple[Tensor, DecoderPast]:
-        """One new row a sequence (B, H); `mask` says which of the encoder's outputs are there."""
-        kept: list[KeyValues] = []
+    @property
+    def can_branch(self) -> bool:
+        """Whether a target's past may lie scattered among others: not where scores depend on the place of a key."""
+        return not self.self_attention.attend.biased
+
+    def start(self, memory: Tensor) -> DecoderPast:
+        """Before the first step, with the encoder's output (B, S, H)."""
+        remembered = self.cross_attention.remember(memory)
+        if not self.can_branch:
+            return DecoderPast(None, remembered)
+        nothing = Cells.empty(remembered.keys[:, :, :0], 0)
+        return DecoderPast(nothing, remembered, self.self_attention.projections.joined())
+
+    def step(self, x: Tensor, past: DecoderPast, plan: StepPlan) -> tuple[Tensor, DecoderPast]:
+        """One new row a target: (R, H) those that the plan computes, or all of them where targets cannot branch."""
+        kept: list[Cells | KeyValues] = []
 
         def attend(y: Tensor) -> Tensor:
-            out, own = self.self_attention.step(y, past.own)
-            kept.append(own)
+            if isinstance(past.own, Cells):
+                out, own = self.self_attention.branch(y, past.own, past.joined, plan)
+                kept.append(own)
+            else:
+                out, flat = self.self_attention.step(y, past.own)
+                kept.append(flat)
             return out
 
         x = self.around_attention(x, attend)
-        x = self.around_cross(x, lambda y: self.cross_attention.look(y, past.memory, mask))
-        return self.around_ffn(x, self.ffn), DecoderPast(kept[0], past.memory)
+        x = self.around_cross(x, lambda y: self.cross_attention.look(y, past.memory, plan.sources, plan))
+        return self.around_ffn(x, self.ffn), DecoderPast(kept[0], past.memory, past.joined)
 
 
 @dataclass(frozen=True)
