@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from unmask.data.batching import collate
+from unmask.decode.settings import DecodeSettings
 from unmask.errors import ModelError, TaskError
 from unmask.models.bert import Bert, BertEncoder, device_of
 from unmask.models.fetch import Progress, fetch
@@ -21,7 +22,9 @@ from unmask.nn.heads import Pooling
 from unmask.storage import new_folder
 from unmask.tasks.embed import Vectors, embed
 from unmask.tasks.fill_mask import Guess, fill_mask
+from unmask.tasks.languages import Languages, read_translate_usage, write_translate_usage
 from unmask.tasks.predict import Prediction, Predictor
+from unmask.tasks.translate import Translation, Translator
 from unmask.tasks.usage import USAGE, read_usage, write_usage
 from unmask.text import Tokenizer
 
@@ -35,6 +38,7 @@ class Bundle:
         report: what became of the tensors of the folder; None for a model that was built, not loaded.
         sentence: how the folder makes one vector of a text; None if it does not say.
         folder: where it was loaded from.
+        languages: of a translator, the tokenizers of both sides.
     """
 
     def __init__(
@@ -44,13 +48,16 @@ class Bundle:
         report: LoadReport | None = None,
         sentence: SentenceSettings | None = None,
         folder: Path | None = None,
+        languages: Languages | None = None,
     ) -> None:
         self.model = model
+        self.languages = languages
         self.tokenizer = tokenizer
         self.report = report
         _check_vocabulary(model, tokenizer, folder)
         self.sentence = sentence
         self._predictor: Predictor | None = None
+        self._translator: Translator | None = None
         self.folder = folder
 
     @property
@@ -126,6 +133,31 @@ class Bundle:
         """The same one by one, for more texts than fit in memory."""
         return self.predictor.run(self.predictor.examples(texts, pairs))
 
+    @property
+    def translator(self) -> Translator:
+        """The model as it was trained to translate."""
+        if self._translator is None:
+            usage = None if self.folder is None else read_translate_usage(self.folder)
+            if usage is None or self.languages is None:
+                where = self.folder or "this model"
+                raise TaskError(f"{where}: is no translator; train one with unmask train translate")
+            self._translator = Translator(self.model, self.languages, usage)
+        return self._translator
+
+    def translate(
+        self, texts: Iterable[str], settings: DecodeSettings | None = None, *, aligned: bool = False
+    ) -> list[Translation]:
+        """The translation of each text, in their order; `settings` say how it is searched for."""
+        if isinstance(texts, str):
+            texts = [texts]
+        return list(self.translate_stream(texts, settings, aligned=aligned))
+
+    def translate_stream(
+        self, texts: Iterable[str], settings: DecodeSettings | None = None, *, aligned: bool = False
+    ) -> Iterator[Translation]:
+        """The same one by one, for more texts than fit in memory."""
+        return self.translator.run(texts, settings, aligned=aligned)
+
     def to(self, device: torch.device | str) -> Bundle:
         """The same bundle with its model on another device; moved in place."""
         self.model.to(device)
@@ -135,7 +167,12 @@ class Bundle:
         """Write a model folder that unmask and, for plain BERT, `transformers` load; complete or not at all."""
         with new_folder(Path(folder), overwrite=overwrite) as draft:
             write_model(self.model, draft)
-            self.tokenizer.save(draft)
+            if self.languages is None:
+                self.tokenizer.save(draft)
+            else:
+                self.languages.save(draft)
+                write_translate_usage(draft, self.translator.usage)
+                return
             if self._predictor is not None or (self.folder is not None and (self.folder / USAGE).is_file()):
                 write_usage(draft, self.predictor.usage)
             if self.sentence is not None:
@@ -145,6 +182,8 @@ class Bundle:
         return f"Bundle({self.model.settings.model}, {self.folder or 'built here'}: {self.report or 'not loaded'})"
 
     def _bert(self, purpose: str) -> Bert:
+        if self.languages is not None:
+            raise TaskError(f"{purpose} come from a BERT model; this is a translator, for unmask translate")
         if not isinstance(self.model, Bert):
             raise TaskError(f"{purpose} come from a BERT model; this is a {self.model.settings.model} model")
         return self.model
@@ -164,6 +203,9 @@ def load(
     """
     folder = fetch(str(name), progress=progress)
     model, report = load_model(folder, heads=heads, seed=seed)
+    if read_translate_usage(folder) is not None:
+        languages = Languages.from_folder(folder)
+        return Bundle(model.to(device), languages.source, report, None, folder, languages)
     tokenizer = Tokenizer.from_folder(folder)
     return Bundle(model.to(device), tokenizer, report, read_sentence_settings(folder), folder)
 

@@ -11,7 +11,21 @@ from typing import Annotated
 import typer
 
 from unmask import __version__
-from unmask.cli import console, corpus, doctor, finetune, models, predict, quickstart, text, train, use
+from unmask.cli import (
+    console,
+    corpus,
+    doctor,
+    export,
+    finetune,
+    models,
+    predict,
+    quickstart,
+    text,
+    train,
+    train_translate,
+    translate,
+    use,
+)
 from unmask.errors import Stopped, UnmaskError
 
 app = typer.Typer(
@@ -47,10 +61,13 @@ app.command("doctor")(doctor.doctor)
 app.command("predict")(predict.predict)
 app.command("evaluate")(predict.evaluate)
 app.command("compare")(predict.compare)
+app.command("translate")(translate.translate)
+app.command("export")(export.export)
 app.command("quickstart")(quickstart.quickstart)
 app.add_typer(text.tokenizer, name="tokenizer")
 app.add_typer(corpus.corpus, name="corpus")
 finetune.register(train.train)
+train.train.command("translate", cls=train_translate.ManyValues)(train_translate.train_translate)
 app.add_typer(train.train, name="train")
 
 

@@ -150,26 +150,53 @@ def _row(found: dict[str, Any]) -> tuple[str, str, str]:
 
 def evaluate(
     model: Model,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A labelled file.")],
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE", help="A labelled file; for a translator also two, line by line.")
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for a report and all figures.")
     ] = None,
     columns: ColumnNames = None,
     encoding: Encoding = "utf-8",
+    beam: Annotated[int | None, typer.Option(min=1, metavar="N", help="Of a translator: beginnings at once.")] = None,
+    swap: Annotated[bool, typer.Option("--swap", metavar="", help="Of a translator: exchange the sides.")] = False,
+    tokenize: Annotated[
+        str, typer.Option(metavar="HOW", help="Of BLEU: auto, 13a, zh, char, intl, or none for tokenised text.")
+    ] = "auto",
+    lowercase: Annotated[bool, typer.Option("--lowercase", metavar="", help="BLEU that ignores letter case.")] = False,
     threads: Threads = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Measure a fine-tuned model on a labelled file: scores with 95 % intervals."""
+    """Measure a model on a labelled file, or a translator on pairs: scores with 95 % intervals."""
+    from unmask.cli.evaluate_translation import evaluate_translator
+    from unmask.cli.translate import is_translator
+
     if out is not None:
         console.new_folder_path(out, overwrite=overwrite)
     _threads(threads)
+    if is_translator(model):
+        given = {"beam": beam, "swap": swap, "tokenize": tokenize, "lowercase": lowercase}
+        about = given | {"columns": columns, "encoding": encoding}
+        evaluate_translator(model, files, about, out, overwrite=overwrite, json=json)
+        return
+    if beam is not None or swap or lowercase or tokenize != "auto":
+        raise UserError(f"--beam, --swap, --tokenize and --lowercase are for translators, and {model} is none")
+    if len(files) != 1:
+        raise UserError(f"give one labelled file; {len(files)} were given")
+    file = files[0]
     predictor = _predictor(model)
     found = predictor.evaluate(file, columns, encoding)
     if out is not None:
         from unmask.tasks.measured import evaluation_of, write_evaluated
 
         write_evaluated(evaluation_of(found, predictor.model, model, file), out, overwrite=overwrite)
+    _show(found, json)
+    if out is not None and not json:
+        console.result(f"{out / 'report.html'}  the report")
+
+
+def _show(found: Any, json: bool) -> None:
     if json:
         table = [row._asdict() for row in found.table]
         scores = {name: score._asdict() for name, score in found.scores.items()}
@@ -183,8 +210,6 @@ def evaluate(
             (one.label, *(f"{x:.4f}" for x in (one.precision, one.recall, one.f1)), one.support) for one in found.table
         ]
         console.print_table(["label", "precision", "recall", "f1", "in the file"], rows)
-    if out is not None:
-        console.result(f"{out / 'report.html'}  the report")
 
 
 def compare(
