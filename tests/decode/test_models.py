@@ -118,6 +118,40 @@ def test_a_state_can_be_continued_twice() -> None:
             torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["transformer", "rotary", "shaw", "additive"])
+def test_rows_that_are_not_wanted_are_missed_by_nobody(kind: str) -> None:
+    """Two of three targets a source, now these and now those, over two clearings of cells that nobody needs."""
+    model, draw = MODELS[kind]().double(), random.Random(1)
+    sources = sources_of(3, seed=4)
+    targets = [[START] for _ in range(9)]
+    with torch.inference_mode():
+        state = model.start(model.encode(Batch.of(sources)))
+        state = state.reorder(torch.arange(3).repeat_interleave(3))
+        for t in range(35):
+            wanted = [3 * number + place for number in range(3) for place in draw.sample(range(3), 2)]
+            ids = torch.tensor([target[-1] for target in targets])
+            logits, state = model.step_some(ids, state, torch.tensor(wanted))
+            for row, found in zip(wanted, logits, strict=True) if t % 7 == 0 or t > 32 else []:
+                expected = full_pass(model, sources[row // 3], targets[row])[-1]
+                torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+            rows = [
+                draw.choice([row for row in wanted if row // 3 == number]) for number in (0, 0, 0, 1, 1, 1, 2, 2, 2)
+            ]
+            state = state.reorder(torch.tensor(rows))
+            targets = [[*targets[row], draw.randrange(3, V)] for row in rows]
+
+
+def test_cells_in_nobodys_past_are_cleared_away() -> None:
+    model = transformer()
+    with torch.inference_mode():
+        state = model.start(model.encode(Batch.of([[5, 6, 7]]))).reorder(torch.zeros(8, dtype=torch.long))
+        for _ in range(100):
+            _, state = model.step(torch.full((8,), 9), state)
+            state = state.reorder(torch.zeros(8, dtype=torch.long))  # all go on from the first
+    assert 100 < state.tree.seen.shape[2] <= 112 + 16 * 8  # of 800 that were written
+    assert state.tree.seen.sum(-1).tolist() == [[100] * 8]
+
+
 def test_sources_are_filled_up_to_whole_registers() -> None:
     model = transformer()
     for longest, width in ((1, 16), (16, 16), (17, 32)):

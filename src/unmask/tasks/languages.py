@@ -159,10 +159,10 @@ def read_translate_usage(folder: Path) -> TranslateUsage | None:
     if not path.is_file():
         marian = read_marian_folder(folder)
         return None if marian is None else TranslateUsage(max_source=marian.max_source, decode=marian.decode)
-    data = read_json(path)
-    if not isinstance(data, dict) or data.get("task") != "translate":
-        return None
     try:
+        data = read_json(path)
+        if not isinstance(data, dict) or data.get("task") != "translate":
+            return None
         return TranslateUsage.parse(data, str(path))
     except SettingsError as error:
         raise ModelError(str(error)) from None
