@@ -210,3 +210,11 @@ def new_folder_path(path: Path, *, overwrite: bool) -> Path:
     if isdir(path) and any(path.iterdir()) and not overwrite:
         raise UserError(f"{path}: exists already; choose another name or add --overwrite")
     return path
+
+
+def use_threads(threads: int | None) -> None:
+    """Let torch work with so many threads; None: as many as it likes."""
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)

@@ -37,10 +37,7 @@ class FinetuneJob:
         files = Files.parse(dict(self.files), "options")
         if self.grid and self.seeds > 1:
             raise UserError("give --grid or --seeds, not both: twelve runs a seed would take very long")
-        if self.threads is not None:
-            import torch
-
-            torch.set_num_threads(self.threads)
+        console.use_threads(self.threads)
         from unmask.models.fetch import fetch
 
         with console.download_bar() as report:
@@ -59,7 +56,7 @@ class FinetuneJob:
 
     def _one(self, settings: Any, files: Any, out: Path, resume: bool) -> Any:
         """One run, shown as it goes."""
-        from unmask.cli.training import training_bar
+        from unmask.cli.training import BarListener, training_bar
         from unmask.tasks.finetune import finetune
         from unmask.train.progress import Listener
         from unmask.train.world import World
@@ -67,18 +64,7 @@ class FinetuneJob:
         if not World.present().is_first:
             return finetune(settings, files, out, self.prepare, Listener(), resume=resume)
         with training_bar(out.name) as bar:
-
-            class Shown(Listener):
-                def update(self, progress: Any) -> None:
-                    bar.update(progress)
-
-                def say(self, text: str) -> None:
-                    bar.say(text)
-
-                def evaluation(self, update: int, values: Mapping[str, float], remarks: Sequence[str]) -> None:
-                    bar.say(f"dev, update {update:,}: " + "  ".join(f"{k} {v:.4f}" for k, v in values.items()))
-
-            return finetune(settings, files, out, self.prepare, Shown(), resume=resume)
+            return finetune(settings, files, out, self.prepare, BarListener(bar), resume=resume)
 
     def _seeds(self, settings: Any, files: Any, resume: bool, first: bool) -> None:
         from unmask.cli.train import show_seeds

@@ -45,7 +45,7 @@ def predict(
     if out is not None:
         console.new_path(out, overwrite=overwrite)
     _check_given(file, text, pair, columns)
-    _threads(threads)
+    console.use_threads(threads)
     from unmask.tasks.predict import record
 
     predictor = _predictor(model)
@@ -174,7 +174,7 @@ def evaluate(
 
     if out is not None:
         console.new_folder_path(out, overwrite=overwrite)
-    _threads(threads)
+    console.use_threads(threads)
     if is_translator(model):
         given = {"beam": beam, "swap": swap, "tokenize": tokenize, "lowercase": lowercase}
         about = given | {"columns": columns, "encoding": encoding}
@@ -242,18 +242,15 @@ def compare(
     console.result(found.verdict)
 
 
-def _predictor(name: str) -> Any:
+def load_named(name: str) -> Any:
+    """The bundle of a name: a run folder, a folder, a short name, or a Hub id."""
     from unmask.bundle import load
-    from unmask.tasks.runs import MODEL
+    from unmask.tasks.runs import model_folder
 
-    folder = Path(name) / MODEL
+    folder = model_folder(name)
     with console.download_bar() as report:
-        bundle = load(folder if (folder / "config.json").is_file() else name, progress=report)
-    return bundle.predictor
+        return load(folder if folder.is_dir() else name, progress=report)
 
 
-def _threads(threads: int | None) -> None:
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+def _predictor(name: str) -> Any:
+    return load_named(name).predictor

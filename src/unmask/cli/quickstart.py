@@ -50,10 +50,7 @@ def quickstart(
     from unmask.cli.quickstart_steps import open_place
 
     open_place(folder, {"lang": lang, "model": model, "quick": quick}, again=again)
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+    console.use_threads(threads)
     if lang == "zh":
         from unmask.cli.quickstart_zh import quickstart_zh
 

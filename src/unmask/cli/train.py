@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,10 +60,7 @@ def pretrain(
     if inputs == Inputs():
         inputs = recorded_inputs(Path(config)) or inputs
     _check(inputs, out)
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+    console.use_threads(threads)
     # torchrun starts everything again when a process is lost: then there is something to go on with.
     resume = resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     _train(settings, inputs, out, resume=resume, seeds=seeds, find_rate=find_rate, json=json)
@@ -102,7 +99,7 @@ def _check(inputs: Any, out: Path) -> None:
 
 def _one(settings: Any, inputs: Any, out: Path, resume: bool) -> dict[str, float]:
     """One run, shown as it goes."""
-    from unmask.cli.training import training_bar
+    from unmask.cli.training import BarListener, training_bar
     from unmask.tasks.pretrain_run import PretrainListener, pretrain
     from unmask.train.checkpoint import newest_checkpoint
     from unmask.train.world import World
@@ -113,22 +110,11 @@ def _one(settings: Any, inputs: Any, out: Path, resume: bool) -> dict[str, float
     done = 0 if newest is None else int(newest.name.rpartition("-")[2])
     with training_bar(out.name, settings.train.updates, done) as bar:
 
-        class Shown(PretrainListener):
-            def update(self, progress: Any) -> None:
-                bar.update(progress)
-
-            def say(self, text: str) -> None:
-                bar.say(text)
-
+        class Shown(BarListener, PretrainListener):
             def masking(self, report: Any) -> None:
                 bar.table(["masking", "found", "expected", "99 % interval", "ok"], report.rows())
 
-            def evaluation(self, update: int, values: Mapping[str, float], remarks: Sequence[str]) -> None:
-                bar.say(f"held out, update {update:,}: " + "  ".join(f"{k} {v:.4f}" for k, v in values.items()))
-                for line in remarks:
-                    bar.say(f"  {line}")
-
-        return pretrain(settings, inputs, out, Shown(), resume=resume)
+        return pretrain(settings, inputs, out, Shown(bar, "held out"), resume=resume)
 
 
 def _several(settings: Any, inputs: Any, out: Path, resume: bool, seeds: int) -> Any:

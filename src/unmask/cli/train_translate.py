@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from unmask.cli import console
 from unmask.cli.models import Json
 from unmask.cli.text import Encoding
-from unmask.cli.translate import Threads, use_threads
+from unmask.cli.translate import Threads
 from unmask.errors import UserError
 
 _FILES = "Two files of sentences, line by line (--train a.en a.de), or one table with both."
@@ -90,7 +90,7 @@ def train_translate(
     written = [f"{name}={dumps(value)}" for name, value in said.items() if value is not None]
     settings = read_translate_settings(config, [*written, *(changes or ())])
     texts = Texts(train=tuple(train), dev=tuple(dev or ()), columns=columns, swap=swap, encoding=encoding)
-    use_threads(threads)
+    console.use_threads(threads)
     with joined() as world:
         if seeds > 1:
             _several(settings, texts, out, resume, seeds, json)
@@ -102,7 +102,7 @@ def train_translate(
 
 def _one(settings: Any, texts: Any, out: Path, resume: bool) -> dict[str, float]:
     """One run, shown as it goes."""
-    from unmask.cli.training import training_bar
+    from unmask.cli.training import BarListener, training_bar
     from unmask.tasks.translate_train import train_translation
     from unmask.train.checkpoint import newest_checkpoint
     from unmask.train.progress import Listener
@@ -113,20 +113,7 @@ def _one(settings: Any, texts: Any, out: Path, resume: bool) -> dict[str, float]
     newest = newest_checkpoint(out) if resume else None
     done = 0 if newest is None else int(newest.name.rpartition("-")[2])
     with training_bar(out.name, settings.train.updates, done) as bar:
-
-        class Shown(Listener):
-            def update(self, progress: Any) -> None:
-                bar.update(progress)
-
-            def say(self, text: str) -> None:
-                bar.say(text)
-
-            def evaluation(self, update: int, values: Mapping[str, float], remarks: Sequence[str]) -> None:
-                bar.say(f"dev, update {update:,}: " + "  ".join(f"{k} {v:.4f}" for k, v in values.items()))
-                for line in remarks:
-                    bar.say(f"  {line}")
-
-        return train_translation(settings, texts, out, Shown(), resume=resume)
+        return train_translation(settings, texts, out, BarListener(bar), resume=resume)
 
 
 def _several(settings: Any, texts: Any, out: Path, resume: bool, seeds: int, json: bool) -> None:

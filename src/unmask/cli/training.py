@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unmask.cli.console import table, visible
-from unmask.train.progress import Progress
+from unmask.train.progress import Listener, Progress
 from unmask.train.record import METRICS, is_loss, read_entries, training_seconds, training_tokens
 
 Clock = Callable[[], float]
@@ -59,6 +59,28 @@ def training_bar(label: str, updates: int | None = None, done: int = 0) -> Itera
     with bar.live:
         bar.live.refresh()
         yield bar
+
+
+class BarListener(Listener):
+    """Shows a run on its bar: updates, what is said, and evaluations with their remarks."""
+
+    def __init__(self, bar: TrainingBar, measured_on: str = "dev") -> None:
+        self.bar, self.measured_on = bar, measured_on
+
+    def update(self, progress: Progress) -> None:
+        """Move the bar."""
+        self.bar.update(progress)
+
+    def say(self, text: str) -> None:
+        """A line above it."""
+        self.bar.say(text)
+
+    def evaluation(self, update: int, values: Mapping[str, float], remarks: Sequence[str]) -> None:
+        """A line with the values, and one for each remark."""
+        found = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
+        self.bar.say(f"{self.measured_on}, update {update:,}: {found}")
+        for line in remarks:
+            self.bar.say(f"  {line}")
 
 
 def duration(seconds: float) -> str:

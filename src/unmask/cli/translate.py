@@ -58,7 +58,7 @@ def translate(
     changes = {"beam": beam, "length_penalty": length_penalty, "coverage_penalty": coverage_penalty}
     changes |= {"min_length": min_length, "max_length": max_length, "num_best": best if best > 1 else None}
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    use_threads(threads)
+    console.use_threads(threads)
     translator = translator_of(model)
     settings = _decode_settings(translator.usage.decode, changes, drawing, sample)
     if start is not None:
@@ -211,30 +211,14 @@ def _writer(out: Path | None) -> Iterator[Callable[[str], object]]:
 def is_translator(name: str) -> bool:
     """Whether a folder holds a translator."""
     from unmask.tasks.languages import read_translate_usage
+    from unmask.tasks.runs import model_folder
 
-    folder = _folder(name)
+    folder = model_folder(name)
     return folder.is_dir() and read_translate_usage(folder) is not None
 
 
 def translator_of(name: str) -> Any:
     """The translator of a folder, or of a run."""
-    from unmask.bundle import load
+    from unmask.cli.predict import load_named
 
-    with console.download_bar() as report:
-        bundle = load(_folder(name) if _folder(name).is_dir() else name, progress=report)
-    return bundle.translator
-
-
-def _folder(name: str) -> Path:
-    from unmask.tasks.runs import MODEL
-
-    inside = Path(name) / MODEL
-    return inside if (inside / "config.json").is_file() else Path(name)
-
-
-def use_threads(threads: int | None) -> None:
-    """Work with so many threads."""
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+    return load_named(name).translator

@@ -55,6 +55,12 @@ def check_free(run: Path, *, resume: bool) -> None:
         raise UserError(f"{run}: a run is there already; add --resume to go on with it, or choose another folder")
 
 
+def model_folder(name: str) -> Path:
+    """The model's folder where a run folder is named; else the name as it is, which may be no folder at all."""
+    inside = Path(name) / MODEL
+    return inside if (inside / "config.json").is_file() else Path(name)
+
+
 def recorded(settings: Path, parts: Sequence[str]) -> dict[str, Any]:
     """What a run wrote down; empty if there is no such file, or not one with these parts."""
     data = read_json(settings) if settings.is_file() else None
