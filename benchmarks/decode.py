@@ -215,7 +215,7 @@ def _until_end(ids: list[int]) -> list[int]:
 def stand_in(options: argparse.Namespace) -> tuple[Transformer, list[list[int]]]:
     sources, vocab_size = sentences(options)
     if options.model is not None:
-        model = load_model(options.model)
+        model, _ = load_model(options.model)
         assert isinstance(model, Transformer)
         return model.eval(), sources
     model = random_model(options, vocab_size)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import threading
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -281,3 +283,56 @@ def test_dropout_is_off_and_training_goes_on() -> None:
     assert decode(model, sources_of(5), IDS) == expected
     assert model.training
     model(Batch.of([[3]]), Batch.of([[1]])).sum().backward()
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("settings", [DecodeSettings(beam=1), DecodeSettings(beam=3, num_best=3)], ids=["one", "three"])
+def test_threads_give_what_one_gives(settings: DecodeSettings) -> None:
+    model, sources = transformer(), sources_of(40)
+    seen: set[str] = set()
+    step = model.step_some
+
+    def watched(*inputs: object) -> object:
+        seen.add(threading.current_thread().name)
+        return step(*inputs)  # type: ignore[arg-type]
+
+    model.step_some = watched  # type: ignore[method-assign, assignment]
+    found = decode(model, sources, IDS, settings, batch_size=8)
+    assert len(seen) == 2, "it did run in two threads"
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+    alone = decode(model, sources, IDS, settings, batch_size=8)
+    assert [[(one.ids, one.score) for one in outputs] for outputs in found] == [
+        [(one.ids, one.score) for one in outputs] for outputs in alone
+    ]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_an_error_in_a_thread_is_told_and_threads_are_restored() -> None:
+    model = transformer()
+    with torch.no_grad():
+        model.output_bias.fill_(float("nan"))
+    with pytest.raises(TaskError, match="not a number"):
+        decode(model, sources_of(20), IDS, DecodeSettings(beam=2), batch_size=4)
+    assert torch.get_num_threads() == 2
+    assert not model.training
+    assert not [one for one in threading.enumerate() if one.name.startswith("decode")]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_what_watches_one_model_stays_in_one_thread() -> None:
+    model, sources = transformer(), sources_of(20)
+    settings = DecodeSettings(beam=2, coverage_penalty=0.2)
+    found = decode(model, sources, IDS, settings, batch_size=4)
+    torch.set_num_threads(1)
+    assert [one[0].score for one in found] == [
+        one[0].score for one in decode(model, sources, IDS, settings, batch_size=4)
+    ]

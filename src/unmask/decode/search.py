@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import nn
@@ -19,9 +20,10 @@ from unmask.nn.modes import evaluating
 
 #: So many rows at once are about the quickest.
 ROWS_AT_ONCE = 512
+#: With fewer rows in a batch, more threads gain less than smaller batches lose.
+ROWS_A_THREAD = 128
 
 
-@torch.inference_mode()
 def decode(
     model: StepModel,
     sources: Sequence[Sequence[int]],
@@ -35,10 +37,9 @@ def decode(
 
     `prefixes` are target tokens that each output must begin with. An empty source has an empty output. Sources are
     sorted by length and decoded `batch_size` at once, which changes the speed and nothing else; None: as many as are
-    quick.
+    quick. Of several batches, as many are under way as torch has threads.
     """
     settings = DecodeSettings() if settings is None else settings
-    size = max(1, ROWS_AT_ONCE // settings.width) if batch_size is None else batch_size
     if prefixes is not None and len(prefixes) != len(sources):
         raise ValueError(f"{len(sources)} sources but {len(prefixes)} prefixes")
     sentences = [
@@ -49,15 +50,52 @@ def decode(
     with ExitStack() as stack:
         if isinstance(model, nn.Module):
             stack.enter_context(evaluating(model))
-        for first in range(0, len(waiting), size):
-            _decode(model, waiting[first : first + size], ids, settings)
+        _decode_all(model, waiting, ids, settings, batch_size)
     return [_outputs(one, settings) for one in sentences]
 
 
+def _decode_all(
+    model: StepModel, waiting: Sequence[Sentence], ids: TargetIds, settings: DecodeSettings, batch_size: int | None
+) -> None:
+    """Find the outputs of sentences that are sorted by length, in batches.
+
+    A step is many products of few rows, of which two threads make hardly more than one; so each thread has batches of
+    its own. What coverage watches is one model, which can be in one batch at a time.
+    """
+    at_once = 1 if settings.coverage_penalty or _device(model).type != "cpu" else torch.get_num_threads()
+    if batch_size is None:
+        share = -(-len(waiting) // at_once) * settings.width
+        batch_size = max(1, min(ROWS_AT_ONCE, max(share, ROWS_A_THREAD)) // settings.width)
+    batches = [waiting[first : first + batch_size] for first in range(0, len(waiting), batch_size)]
+    if min(at_once, len(batches)) < 2:
+        for batch in batches:
+            _decode(model, batch, ids, settings)
+        return
+    batches.reverse()  # the longest first, so that no thread is left alone with them at the end
+    with _single_threads(min(at_once, len(batches))) as pool:
+        for _ in pool.map(lambda batch: _decode(model, batch, ids, settings), batches):
+            pass
+
+
+@contextmanager
+def _single_threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """So many threads, in each of which torch computes by itself."""
+    before = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(count, "decode", initializer=lambda: torch.set_num_threads(1)) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(before)
+
+
+def _device(model: StepModel) -> torch.device:
+    return next(model.parameters()).device if isinstance(model, nn.Module) else torch.device("cpu")
+
+
+@torch.inference_mode()
 def _decode(model: StepModel, sentences: Sequence[Sentence], ids: TargetIds, settings: DecodeSettings) -> None:
     """Find the outputs of one batch, sorted by length."""
-    device = next(model.parameters()).device if isinstance(model, nn.Module) else torch.device("cpu")
-    rows = Rows(model, [one.source for one in sentences], device)
+    rows = Rows(model, [one.source for one in sentences], _device(model))
     if settings.sampling is not None:
         sample(sentences, rows, ids, settings)
         return
