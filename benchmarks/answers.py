@@ -6,7 +6,8 @@ Only SQuAD's development set of v1.1 is at hand, and in this copy an answer's pl
 So its 48 articles are split by title (fixed): 38 to learn from, only questions with an answer whose text occurs
 exactly once in its context (that one is learned), and 10 held out with all questions and all answers. Windows of 384
 tokens that share 128, batch 32, rate 1e-4, 2 epochs, 10 % warm-up; answers of at most 30 tokens. Both sides are marked
-by one scorer, and compared question by question. CMRC: ours alone, on the whole development set.
+by one scorer, and compared question by question. The peer's batches are grouped by length, or padding would take most
+of its time. CMRC: ours alone, on the whole development set.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from unmask.tasks.finetune_settings import AnswerRun, Files
 
 LENGTH, SHARED, LONGEST, HELD_OUT = 384, 128, 30, 10
 RATE, EPOCHS = 1e-4, 2
+#: So many batches at once are sorted by length for the peer, which pads.
+POOL = 50
 Question = dict[str, Any]  # id, question, context, answers (texts), start (of the first answer)
 
 
@@ -124,6 +127,16 @@ class Peer:
     def padded(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         return dict(self.tokenizer.pad(examples, return_tensors="pt"))
 
+    def grouped(self, seed: int, epoch: int) -> list[list[int]]:
+        """The batches of an epoch, each of windows of nearly equal length, as an option of the Trainer makes them."""
+        order = [number for batch in shuffled(len(self.train), seed, epoch) for number in batch]
+        found = []
+        for first in range(0, len(order), POOL * BATCH):
+            pool = sorted(order[first : first + POOL * BATCH], key=lambda number: len(self.train[number]["input_ids"]))
+            found += [pool[start : start + BATCH] for start in range(0, len(pool), BATCH)]
+        random.Random(1000 * seed + epoch).shuffle(found)
+        return found
+
     def answers(self, model: Any) -> list[str]:
         """The best stretch of each question over all of its windows."""
         best = [(-1e9, "")] * len(self.held_out)
@@ -157,7 +170,7 @@ class Peer:
         recipe = Recipe(epochs, RATE, -(-len(self.train) // BATCH), seed, "f1")
 
         def batches(epoch: int) -> Iterator[dict[str, torch.Tensor]]:
-            for numbers in shuffled(len(self.train), seed, epoch):
+            for numbers in self.grouped(seed, epoch):
                 yield self.padded([self.train[number] for number in numbers])
 
         found = train_peer(model, recipe, batches, measure)

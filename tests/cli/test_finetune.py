@@ -298,6 +298,24 @@ def test_killed_and_resumed_it_is_the_unbroken_run_to_the_bit(tmp_path: Path) ->
     assert toy.scores(run) == toy.scores(tmp_path / "whole")
 
 
+@pytest.mark.slow
+def test_two_processes_learn_the_same(tmp_path: Path) -> None:
+    toy.write_start(tmp_path / "start", dropout=0.1)
+    together = ["--set", "train.accumulate=2"]
+    assert toy.train("single", tmp_path / "whole", *LONG, *together) == 0
+    command = finetune_command(tmp_path, *together)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**train_toy.environment(), "OMP_NUM_THREADS": "1"}
+    subprocess.run([command[0], *launcher, *command[1:]], check=True, timeout=300, env=environment)
+    texts = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "run")]
+    one, two = ([json.loads(line) for line in text.splitlines()] for text in texts)
+    assert len(one) == len(two) > 20
+    for mine, theirs in zip(one, two, strict=True):
+        kind = "losses" if "losses" in mine else "evaluation"
+        for name, value in mine[kind].items():
+            assert theirs[kind][name] == pytest.approx(value, rel=1e-4), (mine, theirs)
+
+
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A finished run and its files, which may be spoilt."""

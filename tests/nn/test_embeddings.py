@@ -59,3 +59,8 @@ def test_padding_to_the_longest_needs_no_more_positions() -> None:
     layer = embeddings().eval()
     padded = BATCH.padded()
     assert torch.equal(layer(padded)[padded.layout.token_rows(padded.ids.device)], layer(BATCH))
+
+
+def test_a_segment_beyond_the_table_is_told() -> None:
+    with pytest.raises(UserError, match="segment 2 but the model's segment table has 2 rows"):
+        embeddings()(Batch.of([[3, 1, 4]], [[0, 1, 2]]))

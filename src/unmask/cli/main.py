@@ -17,6 +17,7 @@ from unmask.cli import (
     doctor,
     export,
     finetune,
+    lab,
     models,
     predict,
     quickstart,
@@ -66,6 +67,7 @@ app.command("export")(export.export)
 app.command("quickstart")(quickstart.quickstart)
 app.add_typer(text.tokenizer, name="tokenizer")
 app.add_typer(corpus.corpus, name="corpus")
+app.add_typer(lab.lab, name="lab")
 finetune.register(train.train)
 train.train.command("translate", cls=train_translate.ManyValues)(train_translate.train_translate)
 app.add_typer(train.train, name="train")

@@ -1,1 +1,1 @@
-"""Question → experiment → evidence. For now: the baselines that experiments compare with."""
+"""Question → experiment → evidence."""

@@ -59,5 +59,16 @@ class Embeddings(nn.Module):
             ) from None
         x = self.positions.embed(x if self.scale == 1.0 else x * self.scale, ids, positions, length)
         if self.segment is not None:
-            x = x + (self.segment.weight[0] if segments is None else self.segment(segments))
+            x = x + self._segments(self.segment, segments)
         return self.dropout(self.norm(x))
+
+    def _segments(self, table: nn.Embedding, segments: Tensor | None) -> Tensor:
+        if segments is None:
+            return table.weight[0]
+        try:
+            return table(segments)
+        except IndexError:
+            raise UserError(
+                f"a token has the segment {int(segments.max())} but the model's segment table has "
+                f"{table.num_embeddings} rows; join the texts into fewer, or use a model with more segments"
+            ) from None

@@ -1,0 +1,1 @@
+"""What trials of different questions share."""

@@ -1,0 +1,1 @@
+"""One question a pair of files: its words (.toml) and its trials (.py)."""
