@@ -64,6 +64,7 @@ def test_a_run_goes_on_where_its_budget_ended(tmp_path: Path, capsys: Captured) 
         (["run", "warm-up"], "did you mean warmup?"),
         (["run", "warmup", "--size", "huge"], "huge"),
         (["run", "warmup", "--kind", "guess"], "guess"),
+        (["run", "warmup", "--out", __file__], "cannot be a folder"),
         (["ask", "qwzx"], "nothing in the lab fits"),
         (["ask", "warmup", "--results", "/nowhere/at/all"], "no such folder"),
         (["list", "--lang", "fr"], "fr"),

@@ -104,6 +104,7 @@ def run(
     wrong = [one for one in kind or () if one not in ("exact", "measure", "ablation")]
     if wrong:
         raise UserError(f"--kind is exact, measure or ablation, given {wrong[0]!r}")
+    console.new_folder_path(out, overwrite=True)
     chosen = list(entries()) if every else [entry_of(name) for name in names or ()]
     plan: Any = Plan(size=size, seeds=seeds)  # type: ignore[arg-type]
     runner = Runner(out, plan, kind or (), again=again, workers=torch.get_num_threads())  # type: ignore[arg-type]
