@@ -10,6 +10,7 @@ import torch
 
 from unmask.data.batching import collate
 from unmask.decode.settings import DecodeSettings
+from unmask.engine.choose import Choice, Engine, accelerated, check_engine, choose, is_hooked
 from unmask.errors import ModelError, TaskError
 from unmask.models.bert import Bert, BertEncoder, device_of
 from unmask.models.fetch import Progress, fetch
@@ -39,6 +40,7 @@ class Bundle:
         sentence: how the folder makes one vector of a text; None if it does not say.
         folder: where it was loaded from.
         languages: of a translator, the tokenizers of both sides.
+        engine: what computes, and why, if it is not what was asked for.
     """
 
     def __init__(
@@ -49,8 +51,11 @@ class Bundle:
         sentence: SentenceSettings | None = None,
         folder: Path | None = None,
         languages: Languages | None = None,
+        engine: Choice | None = None,
     ) -> None:
         self.model = model
+        self._fixed = engine
+        self._fast: tuple[object, Bert] | None = None
         self.languages = languages
         self.tokenizer = tokenizer
         self.report = report
@@ -97,7 +102,7 @@ class Bundle:
         self, texts: Iterable[str], *, pooling: Pooling | None = None, normalise: bool | None = None
     ) -> Iterator[Vectors]:
         """The same in pieces of some thousand rows, for more texts than fit in memory."""
-        encoder = self._bert("embeddings").encoder
+        encoder = self._quick("embeddings").encoder
         said = self.sentence or SentenceSettings()
         if pooling not in (None, "cls", "mean", "max"):
             raise TaskError(f"pooling is cls, mean or max, given {pooling!r}")
@@ -111,14 +116,15 @@ class Bundle:
         """For each [MASK] of the text, in order, the `top` most probable tokens."""
         if self.report is not None and any(name.startswith("heads.mlm.") for name in self.report.new):
             raise TaskError("the mlm head of this model is new and has not been trained: it would only guess at random")
-        return fill_mask(self._bert("masked tokens"), self.tokenizer, text, top=top, max_length=self.max_length)
+        return fill_mask(self._quick("masked tokens"), self.tokenizer, text, top=top, max_length=self.max_length)
 
     @property
     def predictor(self) -> Predictor:
         """The model as it was fine-tuned to be used."""
+        model = self._quick("predictions")
         if self._predictor is None:
-            model = self._bert("predictions")
             self._predictor = Predictor(model, self.tokenizer, read_usage(self.folder, model))
+        self._predictor.model = model
         return self._predictor
 
     def predict(self, texts: Iterable[str], pairs: Iterable[str] | None = None) -> list[Prediction]:
@@ -158,13 +164,22 @@ class Bundle:
         """The same one by one, for more texts than fit in memory."""
         return self.translator.run(texts, settings, aligned=aligned)
 
+    @property
+    def engine(self) -> Choice:
+        """What computes embeddings and predictions."""
+        return choose(self.model, "auto") if self._fixed is None else self._fixed
+
     def to(self, device: torch.device | str) -> Bundle:
         """The same bundle with its model on another device; moved in place."""
+        if self._fixed is not None and self._fixed.engine != "torch":
+            raise TaskError(f"a model with the {self._fixed.engine} engine stays on the CPU; load it without engine")
         self.model.to(device)
         return self
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
         """Write a model folder that unmask and, for plain BERT, `transformers` load; complete or not at all."""
+        if self._fixed is not None and self._fixed.engine != "torch":
+            raise TaskError(f"a model with the {self._fixed.engine} engine cannot be saved; load it without engine")
         with new_folder(Path(folder), overwrite=overwrite) as draft:
             write_model(self.model, draft)
             if self.languages is None:
@@ -181,6 +196,16 @@ class Bundle:
     def __repr__(self) -> str:
         return f"Bundle({self.model.settings.model}, {self.folder or 'built here'}: {self.report or 'not loaded'})"
 
+    def _quick(self, purpose: str) -> Bert:
+        """The model in its fast form, which is made anew when its weights have changed."""
+        model = self._bert(purpose)
+        if self._fixed is not None or is_hooked(model.encoder) or choose(model, "auto").engine == "torch":
+            return model
+        now = [(tensor.data_ptr(), tensor._version) for tensor in model.encoder.parameters()]
+        if self._fast is None or self._fast[0] != now or self._fast[1].heads is not model.heads:
+            self._fast = now, accelerated(model, "fp32")
+        return self._fast[1]
+
     def _bert(self, purpose: str) -> Bert:
         if self.languages is not None:
             raise TaskError(f"{purpose} come from a BERT model; this is a translator, for unmask translate")
@@ -196,18 +221,31 @@ def load(
     device: torch.device | str = "cpu",
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
+    engine: Engine | None = None,
 ) -> Bundle:
     """A model by short name, folder, or Hub id; fetched first if it is not here yet.
 
     `heads` puts other heads on the encoder than the folder has; new ones start from `seed`.
+
+    Without `engine` the model can be trained, and embeds and predicts by a fast copy of itself where that gives the
+    same answers sooner. With one (auto, torch, fp32, int8) it is turned into that form for good, which takes less
+    memory; where it cannot be, `bundle.engine` says what was taken instead and why.
     """
+    if engine is not None:
+        check_engine(engine)
     folder = fetch(str(name), progress=progress)
     model, report = load_model(folder, heads=heads, seed=seed)
+    chosen = None
+    if engine is not None:
+        chosen = choose(model.to(device), engine)
+        if chosen.engine != "torch":
+            assert isinstance(model, Bert)
+            model = accelerated(model, chosen.engine, spend=True)
     if read_translate_usage(folder) is not None:
         languages = Languages.from_folder(folder)
-        return Bundle(model.to(device), languages.source, report, None, folder, languages)
+        return Bundle(model.to(device), languages.source, report, None, folder, languages, chosen)
     tokenizer = Tokenizer.from_folder(folder)
-    return Bundle(model.to(device), tokenizer, report, read_sentence_settings(folder), folder)
+    return Bundle(model.to(device), tokenizer, report, read_sentence_settings(folder), folder, None, chosen)
 
 
 def _check_vocabulary(model: Model, tokenizer: Tokenizer, folder: Path | None) -> None:

@@ -218,3 +218,14 @@ def use_threads(threads: int | None) -> None:
         import torch
 
         torch.set_num_threads(threads)
+
+
+def load_bundle(name: str, engine: str) -> Any:
+    """A model by name, with a bar while it is fetched, and a word where another engine runs it than was asked for."""
+    from unmask.bundle import load
+
+    with download_bar() as report:
+        bundle = load(name, progress=report, engine=engine)  # type: ignore[arg-type]
+    if bundle.engine.why and engine != "auto":
+        say(str(bundle.engine))
+    return bundle

@@ -15,6 +15,10 @@ _FIRST = ("model", "num_layers", "hidden_size", "num_heads", "ffn_size", "vocab_
 #: Options that several commands have. A flag takes no value, so none is named.
 Json = Annotated[bool, typer.Option("--json", metavar="", help="One JSON object a line, for programs.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", metavar="", help="Replace what exists.")]
+EngineName = Annotated[
+    str,
+    typer.Option("--engine", metavar="ENGINE", help="auto, fp32, int8 or torch; auto is fast and loses nothing."),
+]
 ModelName = Annotated[str, typer.Option("--model", "-m", metavar="NAME", help="Short name, Hub id, or folder.")]
 
 

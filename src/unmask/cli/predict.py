@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from unmask.cli import console
-from unmask.cli.models import Json, Overwrite
+from unmask.cli.models import EngineName, Json, Overwrite
 from unmask.cli.text import Encoding
 from unmask.errors import UserError
 
@@ -38,6 +38,7 @@ def predict(
     columns: ColumnNames = None,
     encoding: Encoding = "utf-8",
     threads: Threads = None,
+    engine: EngineName = "auto",
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -48,7 +49,7 @@ def predict(
     console.use_threads(threads)
     from unmask.tasks.predict import record
 
-    predictor = _predictor(model)
+    predictor = _predictor(model, engine)
     examples: Iterator[Any] = (
         predictor.examples(text, pair) if text is not None else predictor.read(str(file), columns, encoding)
     )
@@ -165,6 +166,7 @@ def evaluate(
     ] = "auto",
     lowercase: Annotated[bool, typer.Option("--lowercase", metavar="", help="BLEU that ignores letter case.")] = False,
     threads: Threads = None,
+    engine: EngineName = "auto",
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -185,7 +187,7 @@ def evaluate(
     if len(files) != 1:
         raise UserError(f"give one labelled file; {len(files)} were given")
     file = files[0]
-    predictor = _predictor(model)
+    predictor = _predictor(model, engine)
     found = predictor.evaluate(file, columns, encoding)
     if out is not None:
         from unmask.tasks.measured import evaluation_of, write_evaluated
@@ -242,15 +244,13 @@ def compare(
     console.result(found.verdict)
 
 
-def load_named(name: str) -> Any:
+def load_named(name: str, engine: str = "auto") -> Any:
     """The bundle of a name: a run folder, a folder, a short name, or a Hub id."""
-    from unmask.bundle import load
     from unmask.tasks.runs import model_folder
 
     folder = model_folder(name)
-    with console.download_bar() as report:
-        return load(folder if folder.is_dir() else name, progress=report)
+    return console.load_bundle(str(folder) if folder.is_dir() else name, engine)
 
 
-def _predictor(name: str) -> Any:
-    return load_named(name).predictor
+def _predictor(name: str, engine: str = "auto") -> Any:
+    return load_named(name, engine).predictor

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from unmask.cli import console
-from unmask.cli.models import Json, ModelName, Overwrite
+from unmask.cli.models import EngineName, Json, ModelName, Overwrite
 from unmask.cli.text import Encoding, TextFile, Texts
 from unmask.errors import UserError
 
@@ -31,6 +31,7 @@ def embed(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write all vectors to this .npy file.")
     ] = None,
+    engine: EngineName = "auto",
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -38,17 +39,15 @@ def embed(
     given = console.texts_from(texts, file, encoding)
     if out is not None and console.new_path(out, overwrite=overwrite).suffix != ".npy":
         raise UserError(f"{out}: vectors are written as .npy; give a name that ends so")
-    from unmask.bundle import load
     from unmask.cli.watch import Tally, watching
     from unmask.data.vectors import write_vectors
 
-    with console.download_bar() as report:
-        bundle = load(model, progress=report)
+    bundle = console.load_bundle(model, engine)
     width = bundle.model.settings.hidden_size
     tally = Tally(bundle.tokenizer)
     kept: list[str] = []
     read = _kept(tally.read(given), kept) if out is None else tally.read(given)
-    chunks = bundle.embed_stream(read, pooling=pooling, normalise=normalise)  # type: ignore[arg-type]
+    chunks = bundle.embed_stream(read, pooling=pooling, normalise=normalise)
     total = len(texts) if texts else console.num_lines(file)
     # Where vectors themselves run over the screen, they show how far it is.
     shown = out is not None or not sys.stdout.isatty()
@@ -98,14 +97,12 @@ def fill_mask(
     file: TextFile = None,
     encoding: Encoding = "utf-8",
     top: Annotated[int, typer.Option(min=1, metavar="N", help="How many candidates to show.")] = 5,
+    engine: EngineName = "auto",
     json: Json = False,
 ) -> None:
     """Guess what stands at each [MASK] of a text, by our small Chinese model unless another is named."""
     given = console.texts_from(texts, file, encoding)
-    from unmask.bundle import load
-
-    with console.download_bar() as report:
-        bundle = load(model, progress=report)
+    bundle = console.load_bundle(model, engine)
     for text in console.not_none(given):
         masks = bundle.fill_mask(text, top=top)
         for place, guesses in enumerate(masks):

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import nn
+
 from unmask.nn.batch import Batch
+from unmask.nn.modes import OwnThreads
 from unmask.text.encoding import Encoding
 
 #: Enough rows to keep a CPU's matrix products busy, few enough to stay in its cache. See benchmarks/encoder.py.
 TOKEN_BUDGET = 2048
+
+
+def budget_of(model: nn.Module) -> int:
+    """How many tokens a model is given at once."""
+    own = (module.token_budget for module in model.modules() if isinstance(module, OwnThreads))
+    return next(own, TOKEN_BUDGET)
 
 
 def token_budget_batches(lengths: Sequence[int], budget: int = TOKEN_BUDGET) -> list[list[int]]:

@@ -1,20 +1,54 @@
-"""Using a model that may be in the middle of training."""
+"""Using a model that may be in the middle of training, or computes with threads of its own."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
+import torch
 from torch import nn
+
+
+class OwnThreads(nn.Module):
+    """A module that computes with threads of its own. torch's would stand in their way, looking out for work."""
+
+    #: How many tokens it likes at once: enough for each thread to have some portions of its own.
+    token_budget = 8192
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Within the block, dropout and its like are off; afterwards every module is in the mode it was in."""
-    training = [module for module in model.modules() if module.training]
+    modules = list(model.modules())
+    training = [module for module in modules if module.training]
     model.eval()
     try:
-        yield
+        with _one_thread() if any(isinstance(module, OwnThreads) for module in modules) else nullcontext():
+            yield
     finally:
         for module in training:
             module.training = True
+
+
+_lock = threading.Lock()
+_inside = 0
+_before = 1
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """torch computes with one thread until the last block of this kind, in whatever thread, has ended."""
+    global _inside, _before
+    with _lock:
+        if not _inside:
+            _before = torch.get_num_threads()
+            torch.set_num_threads(1)
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if not _inside:
+                torch.set_num_threads(_before)

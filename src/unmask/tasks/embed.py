@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unmask.data.batching import TOKEN_BUDGET, token_budget_batches
+from unmask.data.batching import budget_of, token_budget_batches
 from unmask.errors import TaskError
 from unmask.models.bert import BertEncoder, device_of
 from unmask.models.sentence import SentenceSettings
@@ -38,7 +38,7 @@ def embed(
     settings: SentenceSettings,
     *,
     max_length: int,
-    token_budget: int = TOKEN_BUDGET,
+    token_budget: int | None = None,
 ) -> Iterator[Vectors]:
     """Vectors of `texts` in their order, (up to CHUNK, hidden) at a time."""
     if max_length < 3:
@@ -47,7 +47,7 @@ def embed(
     while chunk := list(islice(texts, CHUNK)):
         windows, owners = _windows(tokenizer, chunk, max_length)
         with evaluating(encoder):
-            pooled = _encode(encoder, windows, settings, token_budget)
+            pooled = _encode(encoder, windows, settings, token_budget or budget_of(encoder))
         vectors = _join(pooled, owners, [len(window) for window in windows], len(chunk), settings)
         yield vectors.float().cpu().numpy()
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from unmask.data.batching import TOKEN_BUDGET, token_budget_batches
+from unmask.data.batching import budget_of, token_budget_batches
 from unmask.longtext.encoding import LongEncoding
 from unmask.models.bert import Bert, Encoded, device_of
 from unmask.nn.batch import Batch
@@ -67,7 +67,7 @@ def run_windows(
     read: Callable[[Encoded], Sequence[Answer]],
     *,
     firsts: bool = False,
-    budget: int = TOKEN_BUDGET,
+    budget: int | None = None,
 ) -> list[Answer]:
     """What `read` makes of each window, in their order, whatever batches they were read in.
 
@@ -76,7 +76,7 @@ def run_windows(
     answers: dict[int, Answer] = {}
     device = device_of(model)
     with evaluating(model):
-        for numbers in token_budget_batches([len(window) for window in windows], budget):
+        for numbers in token_budget_batches([len(window) for window in windows], budget or budget_of(model)):
             batch = batch_of([windows[number] for number in numbers]).to(device)
             asked = batch.layout.first_rows(device) if firsts else None
             answers.update(zip(numbers, read(model(batch, asked)), strict=True))

@@ -1,0 +1,173 @@
+"""Which engine runs a model here: what was asked for, what the kernels can do, and what a short measurement says."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, get_args
+
+import torch
+from torch import nn
+
+from unmask.engine.compile import native
+from unmask.engine.encoder import ACTIVATIONS, FastEncoder, Precision
+from unmask.engine.library import declare
+from unmask.errors import TaskError
+from unmask.models.bert import Bert, BertEncoder, device_of
+from unmask.models.init import build_model
+from unmask.models.settings import BertSettings
+from unmask.nn.attention import Projections
+from unmask.nn.batch import Batch
+from unmask.nn.block import EncoderBlock, EncoderStack
+from unmask.nn.ffn import FeedForward
+from unmask.nn.modes import evaluating
+from unmask.nn.positions import NoPositions
+from unmask.nn.scores import Dot, ScaledDot
+
+#: auto: the fastest that gives the same answers as torch.
+Engine = Literal["auto", "torch", "fp32", "int8"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The engine that was chosen, and why, where it is not the one asked for."""
+
+    engine: Literal["torch", "fp32", "int8"]
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"engine {self.engine}" + (f" ({self.why})" if self.why else "")
+
+
+def check_engine(engine: str) -> None:
+    """TaskError for a word that is no engine."""
+    if engine not in get_args(Engine):
+        raise TaskError(f"engine is {', '.join(get_args(Engine))}; given {engine!r}")
+
+
+@cache
+def kernels() -> ctypes.CDLL | None:
+    """The compiled kernels, ready to be called."""
+    library = native().library
+    return None if library is None else declare(library)
+
+
+def choose(model: nn.Module, engine: Engine) -> Choice:
+    """The engine for a model on this machine."""
+    check_engine(engine)
+    if engine == "torch":
+        return Choice("torch")
+    if kernels() is None:
+        return Choice("torch", native().reason)
+    if not isinstance(model, Bert):
+        return Choice("torch", f"the kernels know encoders, and this is a {type(model).__name__}")
+    if device_of(model).type != "cpu":
+        return Choice("torch", f"the kernels are for the CPU, and this model is on {device_of(model)}")
+    if reason := unfit(model.encoder):
+        return Choice("torch", reason)
+    return _faster(engine)
+
+
+def _faster(engine: Engine) -> Choice:
+    found = speeds()
+    if engine == "int8":
+        if "int8" not in found:
+            why = "int8 needs a processor with AVX-512 VNNI"
+        elif found["int8"] <= found["fp32"]:
+            why = f"int8 is no faster here: {found['int8']:,.0f} tokens/s against {found['fp32']:,.0f}"
+        else:
+            return Choice("int8")
+        return Choice(_faster("fp32").engine, why)
+    if found["fp32"] <= found["torch"]:
+        why = f"the kernels are no faster here: {found['fp32']:,.0f} tokens/s against {found['torch']:,.0f}"
+        return Choice("torch", why)
+    return Choice("fp32")
+
+
+def unfit(encoder: nn.Module) -> str | None:
+    """What of an encoder the kernels do not know; None if they know it all."""
+    if not isinstance(encoder, BertEncoder):
+        return "its encoder is not BERT's"
+    kinds = {tensor.dtype for tensor in encoder.parameters()}
+    if kinds != {torch.float32}:
+        return f"the kernels start from fp32, and this model has {', '.join(sorted(map(str, kinds)))}"
+    stack: EncoderStack = encoder.stack
+    for norm in (stack.norm, encoder.embeddings.norm):
+        if not isinstance(norm, nn.LayerNorm | nn.Identity):
+            return f"the kernels know no {type(norm).__name__}"
+    first = stack.blocks[0]
+    for block in stack.blocks:
+        assert isinstance(block, EncoderBlock)
+        reason = _unfit_block(block)
+        if reason is None and type(block.around_attention) is not type(first.around_attention):
+            reason = "its layers differ in where they normalise"
+        if reason:
+            return reason
+    return None
+
+
+def _unfit_block(block: EncoderBlock) -> str | None:
+    attention = block.self_attention
+    parts = {
+        "projections": type(attention.projections) is Projections,
+        "score": type(attention.attend.score) in (ScaledDot, Dot),
+        "positions in attention": type(attention.attend.positions) is NoPositions,
+        "feed-forward network": isinstance(block.ffn, FeedForward) and block.ffn.gate is None,
+        "activation": getattr(block.ffn, "activation", None) in ACTIVATIONS,
+        "norm": all(
+            isinstance(getattr(around, "norm", None), nn.LayerNorm) and getattr(around, "residual", False)
+            for around in (block.around_attention, block.around_ffn)
+        ),
+    }
+    unknown = [name for name, known in parts.items() if not known]
+    return f"the kernels do not know its {unknown[0]}" if unknown else None
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether somebody watches or changes what happens inside: then torch must do it."""
+    return any(one._forward_hooks or one._forward_pre_hooks for one in module.modules())
+
+
+@torch.no_grad()
+def accelerated(model: Bert, precision: Precision, *, spend: bool = False) -> Bert:
+    """A model with the same heads on an encoder that computes with the kernels.
+
+    With `spend` the given model's blocks are given up one by one as they are packed, so that memory holds each once.
+    """
+    library = kernels()
+    assert library is not None
+    fast = copy.copy(model)
+    fast._modules = dict(model._modules)
+    fast._modules["encoder"] = FastEncoder(model.encoder, precision, library, spend=spend)
+    return fast.eval()
+
+
+@cache
+def speeds() -> dict[str, float]:
+    """Tokens per second of each engine on one small block: what a processor can do, found out in some milliseconds."""
+    settings = BertSettings(vocab_size=100, num_layers=1, hidden_size=384, num_heads=12, ffn_size=1536, max_length=64)
+    model = build_model(settings)
+    library = kernels()
+    assert isinstance(model, Bert)
+    assert library is not None
+    batch = Batch.of([[7] * 32] * 4)
+    encoders: dict[str, nn.Module] = {"torch": model.encoder, "fp32": FastEncoder(model.encoder, "fp32", library)}
+    if library.unmask_has_int8():
+        encoders["int8"] = FastEncoder(model.encoder, "int8", library)
+    return {name: len(batch.ids) / _seconds(encoder, batch) for name, encoder in encoders.items()}
+
+
+@torch.inference_mode()
+def _seconds(encoder: Callable[[Batch], object], batch: Batch) -> float:
+    assert isinstance(encoder, nn.Module)
+    best = float("inf")
+    with evaluating(encoder):
+        for _ in range(5):
+            started = time.perf_counter()
+            encoder(batch)
+            best = min(best, time.perf_counter() - started)
+    return best

@@ -1,0 +1,375 @@
+/* A stack of encoder blocks on a ragged batch, fp32 or int8.
+
+   Sequences are put into portions of some hundred rows, and a thread takes a portion through all layers, so that what
+   it works on stays in its cache and nobody waits. Where there are fewer portions than threads, the threads share a
+   portion's rows, and meet once a layer: before attention, the only place where rows need one another. */
+#define _GNU_SOURCE
+#include "attention.h"
+#include "product.h"
+#include "rows.h"
+#include "team.h"
+
+#define PORTION_ROWS 384
+#define BLOCK_ROWS 96 /* rows that go through the feed-forward network together */
+
+typedef struct {
+    matrix qkv, output, inner, outer;
+    norm around_attention, around_ffn;
+    int64_t heads;
+} layer;
+
+typedef struct {
+    int64_t hidden, stride;          /* of a row: its values, and as it lies, whole panels, zeros behind */
+    int64_t head_size, num_layers;   /* head_size in whole vectors */
+    int64_t pre_norm, activation, quantised;
+    const layer *layers;
+    norm final;
+    const float *tokens, *positions, *segments; /* tables; tokens NULL: rows are given */
+    int64_t vocabulary, num_positions, num_segments;
+    float token_scale;
+    norm embedding;
+} encoder;
+
+typedef struct {
+    const encoder *model;
+    const int64_t *ids, *kinds; /* of each row; kinds are segments */
+    const float *given;
+    const int64_t *lengths;
+    int64_t sequences;
+    const int64_t *asked; /* the only rows that somebody will look at, in order; NULL: all */
+    int64_t num_asked;
+    float *out;
+    /* portions: sequences [first[p], first[p + 1]), rows from start[p] on */
+    int64_t *first, *start, portions;
+    atomic_llong next;
+    atomic_int failed;
+    int shared; /* all threads work on the same portion */
+    barrier meeting;
+    char *common; /* what they share then */
+} job;
+
+/* Buffers of a portion. Those of x, keys and values are common where threads share it. */
+typedef struct {
+    float *x, *seen, *qkv[2], *context, *inner, *scales, *largest, *turned, *attend;
+    uint8_t *bytes;
+} buffers;
+
+typedef struct {
+    int64_t qkv, context, inner; /* the largest of all layers */
+} widths;
+
+INLINE int64_t whole_panels(int64_t count) { return (count + PANEL - 1) / PANEL * PANEL; }
+INLINE int64_t larger_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static widths widths_of(const encoder *model) {
+    widths most = {0};
+    for (int64_t i = 0; i < model->num_layers; i++) {
+        const layer *one = model->layers + i;
+        most.qkv = larger_of(most.qkv, one->qkv.outputs);
+        most.context = larger_of(most.context, whole_panels(one->heads * model->head_size));
+        most.inner = larger_of(most.inner, one->inner.outputs);
+    }
+    return most;
+}
+
+INLINE float *floats(char **at, int64_t count) {
+    float *here = (float *)*at;
+    *at += whole_lanes(count) * (int64_t)sizeof(float);
+    return here;
+}
+
+/* Common ones from `at`: rows and what is attended to. Gives the size when `at` is NULL. */
+static size_t common_buffers(const encoder *model, int64_t count, int shared, char *at, buffers *into) {
+    widths most = widths_of(model);
+    char *begin = at;
+    into->x = floats(&at, count * model->stride);
+    into->qkv[0] = floats(&at, count * most.qkv);
+    into->qkv[1] = shared ? floats(&at, count * most.qkv) : into->qkv[0];
+    return (size_t)(at - begin);
+}
+
+static size_t own_buffers(const encoder *model, int64_t count, int64_t longest, char *at, buffers *into) {
+    widths most = widths_of(model);
+    char *begin = at;
+    int64_t widest = larger_of(larger_of(model->stride * count, most.context * count), most.inner * BLOCK_ROWS);
+    into->seen = model->pre_norm ? floats(&at, count * model->stride) : into->x;
+    into->context = floats(&at, count * most.context);
+    into->inner = floats(&at, BLOCK_ROWS * most.inner);
+    into->scales = floats(&at, larger_of(count, BLOCK_ROWS));
+    into->largest = floats(&at, BLOCK_ROWS * LANES);
+    into->turned = floats(&at, whole_lanes(longest) * model->head_size);
+    into->attend = floats(&at, attend_room(longest, model->head_size));
+    into->bytes = (uint8_t *)at;
+    return (size_t)(at + whole_lanes(widest) - begin);
+}
+
+/* Rows as the products want them. */
+static rows prepared(const encoder *model, const float *x, int64_t stride, int64_t count, const buffers *with) {
+#ifdef __AVX512VNNI__
+    if (model->quantised) {
+        for (int64_t i = 0; i < count; i++)
+            with->scales[i] = quantise(x + i * stride, stride, largest_size(x + i * stride, stride),
+                                       with->bytes + i * stride);
+        return (rows){NULL, with->bytes, with->scales, stride};
+    }
+#endif
+    return (rows){x, NULL, NULL, stride};
+}
+
+/* Rows of one portion, counted from its first: [from, until) are this thread's. */
+typedef struct {
+    const int64_t *lengths;
+    int64_t sequences, start, from, until;
+    const int64_t *asked; /* of these, counted from the batch's first row; NULL: all */
+    int64_t num_asked;
+    int team; /* how many threads share the portion */
+} share;
+
+INLINE int64_t answered(const share *mine) { return mine->asked ? mine->num_asked : mine->until - mine->from; }
+
+static void embed(const job *of, const share *mine, const buffers *with) {
+    const encoder *model = of->model;
+    int64_t row = 0, start = mine->start;
+    for (int64_t s = 0; s < mine->sequences; row += mine->lengths[s++]) {
+        for (int64_t i = 0; i < mine->lengths[s]; i++) {
+            if (row + i < mine->from || row + i >= mine->until) continue;
+            float *x = with->x + (row + i) * model->stride;
+            if (of->given) {
+                memcpy(x, of->given + (start + row + i) * model->hidden, (size_t)model->hidden * sizeof(float));
+                memset(x + model->hidden, 0, (size_t)(model->stride - model->hidden) * sizeof(float));
+                continue;
+            }
+            const float *token = model->tokens + of->ids[start + row + i] * model->hidden;
+            const float *place = model->positions ? model->positions + i * model->hidden : NULL;
+            const float *kind = model->segments ? model->segments + of->kinds[start + row + i] * model->hidden : NULL;
+            for (int64_t d = 0; d < model->hidden; d++) {
+                float sum = token[d] * model->token_scale;
+                if (place) sum += place[d];
+                if (kind) sum += kind[d];
+                x[d] = sum;
+            }
+            memset(x + model->hidden, 0, (size_t)(model->stride - model->hidden) * sizeof(float));
+            if (model->embedding.weight) normalise(x, model->hidden, model->stride, &model->embedding, x);
+        }
+    }
+}
+
+/* Rows [from, until) of one sequence look at all of it, head by head. */
+typedef struct {
+    int64_t row, length, from, until;
+} stretch;
+
+static void attend_stretch(const encoder *model, const layer *one, stretch of, const buffers *with, const float *qkv,
+                           float *out) {
+    int64_t stride = one->qkv.outputs, size = model->head_size, width = one->heads * size;
+    int64_t out_stride = whole_panels(width);
+    for (int64_t head = 0; head < one->heads; head++) {
+        const float *k = qkv + of.row * stride + width + head * size;
+        turn_keys(k, of.length, stride, size, with->turned);
+        attend(qkv + of.from * stride + head * size, of.until - of.from, stride, with->turned, k + width, of.length,
+               size, out + head * size, out_stride, with->attend);
+    }
+    for (int64_t i = 0; i < of.until - of.from; i++)
+        memset(out + i * out_stride + width, 0, (size_t)(out_stride - width) * sizeof(float));
+}
+
+/* This thread's rows, one behind the other in the context. */
+static void attend_all(const encoder *model, const layer *one, const share *mine, const buffers *with,
+                       const float *qkv) {
+    int64_t width = whole_panels(one->heads * model->head_size), row = 0, done = 0;
+    for (int64_t s = 0; s < mine->sequences; row += mine->lengths[s++]) {
+        int64_t from = larger_of(row, mine->from);
+        int64_t until = row + mine->lengths[s] < mine->until ? row + mine->lengths[s] : mine->until;
+        while (from < until) {
+            int64_t end = until;
+            if (mine->asked) { /* the next rows that are asked for and lie side by side */
+                if (done == mine->num_asked || mine->asked[done] - mine->start >= until) break;
+                from = mine->asked[done] - mine->start;
+                for (end = from + 1; end < until && done + end - from < mine->num_asked &&
+                                     mine->asked[done + end - from] - mine->start == end;)
+                    end++;
+            }
+            attend_stretch(model, one, (stretch){row, mine->lengths[s], from, end}, with, qkv,
+                           with->context + done * width);
+            done += end - from;
+            from = end;
+        }
+    }
+}
+
+static void normalise_all(const encoder *model, const norm *by, const float *from, float *to, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        normalise(from + i * model->stride, model->hidden, model->stride, by, to + i * model->stride);
+}
+
+/* x + W_2 activation(W_1 seen), a few rows at a time. */
+static void feed_forward(const encoder *model, const layer *one, float *x, const float *seen, int64_t count,
+                         const buffers *with) {
+    int64_t stride = model->stride, width = one->inner.outputs;
+    for (int64_t i = 0; i < count; i += BLOCK_ROWS) {
+        int64_t some = count - i < BLOCK_ROWS ? count - i : BLOCK_ROWS;
+        float *largest = model->quantised ? with->largest : NULL;
+        if (largest) memset(largest, 0, (size_t)(some * LANES) * sizeof(float));
+        multiply(prepared(model, seen + i * stride, stride, some, with), some, &one->inner,
+                 (target){with->inner, width, (int)model->activation, NULL, largest});
+        rows inner = {with->inner, NULL, NULL, width};
+#ifdef __AVX512VNNI__
+        if (largest) {
+            for (int64_t r = 0; r < some; r++)
+                with->scales[r] = quantise(with->inner + r * width, width, largest_of(load(largest + r * LANES)),
+                                           with->bytes + r * width);
+            inner = (rows){NULL, with->bytes, with->scales, width};
+        }
+#endif
+        float *to = x + i * stride;
+        multiply(inner, some, &one->outer, (target){to, stride, IDENTITY, to, NULL});
+    }
+}
+
+/* Only the rows that are asked for stay, at the front. */
+static void keep_asked(const encoder *model, const share *mine, float *x) {
+    for (int64_t i = 0; i < mine->num_asked; i++)
+        memmove(x + i * model->stride, x + (mine->asked[i] - mine->start - mine->from) * model->stride,
+                (size_t)model->stride * sizeof(float));
+}
+
+static void run_layers(job *of, const share *mine, const buffers *with) {
+    const encoder *model = of->model;
+    int64_t stride = model->stride, count = mine->until - mine->from;
+    float *x = with->x + mine->from * stride, *seen = model->pre_norm ? with->seen : x;
+    for (int64_t number = 0; number < model->num_layers; number++) {
+        const layer *one = model->layers + number;
+        int last = number == model->num_layers - 1;
+        share all = *mine;
+        if (!last) all.asked = NULL;
+        float *qkv = with->qkv[number % 2];
+        if (model->pre_norm) normalise_all(model, &one->around_attention, x, seen, count);
+        multiply(prepared(model, seen, stride, count, with), count, &one->qkv,
+                 (target){qkv + mine->from * one->qkv.outputs, one->qkv.outputs, IDENTITY, NULL, NULL});
+        meet(&of->meeting, mine->team);
+        attend_all(model, one, &all, with, qkv);
+        if (last && mine->asked) {
+            keep_asked(model, mine, x);
+            count = mine->num_asked;
+        }
+        int64_t width = whole_panels(one->heads * model->head_size);
+        multiply(prepared(model, with->context, width, count, with), count, &one->output,
+                 (target){x, stride, IDENTITY, x, NULL});
+        normalise_all(model, model->pre_norm ? &one->around_ffn : &one->around_attention, x, seen, count);
+        feed_forward(model, one, x, seen, count, with);
+        if (!model->pre_norm) normalise_all(model, &one->around_ffn, x, x, count);
+    }
+    if (model->final.weight) normalise_all(model, &model->final, x, x, count);
+}
+
+/* How many of the rows asked for come before this one. */
+static int64_t asked_before(const job *of, int64_t row) {
+    int64_t low = 0, high = of->num_asked;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (of->asked[middle] < row) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+static void run_portion(job *of, int64_t portion, int rank, int size, room *mine) {
+    const encoder *model = of->model;
+    int64_t first = of->first[portion], start = of->start[portion], count = of->start[portion + 1] - start;
+    share rows = {.lengths = of->lengths + first, .sequences = of->first[portion + 1] - first, .start = start,
+                  .from = rank * count / size, .until = (rank + 1) * count / size, .team = size};
+    int64_t place = start + rows.from; /* of the first answer */
+    if (of->asked) {
+        place = asked_before(of, start + rows.from);
+        rows.asked = of->asked + place;
+        rows.num_asked = asked_before(of, start + rows.until) - place;
+    }
+    int64_t longest = 0;
+    for (int64_t s = 0; s < rows.sequences; s++) longest = larger_of(longest, rows.lengths[s]);
+    buffers with;
+    size_t common = rank ? 0 : common_buffers(model, count, size > 1, NULL, &with);
+    meet(&of->meeting, size); /* nobody needs the last portion's buffers any more */
+    char *bytes = room_for(mine, common + own_buffers(model, count, longest, NULL, &with));
+    if (!bytes) atomic_store(&of->failed, 1);
+    char *shared = rank ? NULL : bytes;
+    if (!rank && size > 1) of->common = shared;
+    meet(&of->meeting, size); /* everybody knows whether memory was enough, and where */
+    if (atomic_load(&of->failed)) return;
+    common_buffers(model, count, size > 1, size > 1 ? of->common : shared, &with);
+    own_buffers(model, count, longest, bytes + common, &with);
+    embed(of, &rows, &with);
+    run_layers(of, &rows, &with);
+    for (int64_t i = 0; i < answered(&rows); i++)
+        memcpy(of->out + (place + i) * model->hidden, with.x + (rows.from + i) * model->stride,
+               (size_t)model->hidden * sizeof(float));
+}
+
+static void run_job(void *what, int rank, int size, room *mine) {
+    job *of = what;
+    if (of->shared) {
+        for (int64_t portion = 0; portion < of->portions; portion++) run_portion(of, portion, rank, size, mine);
+        return;
+    }
+    /* From the last, usually the longest texts, on: the small ones fill the gaps at the end. */
+    for (int64_t left; (left = atomic_fetch_sub(&of->next, 1)) > 0;) run_portion(of, left - 1, 0, 1, mine);
+}
+
+/* Sequences → portions of about as many rows each, as many for every thread. */
+static void divide(job *of, int64_t rows, int threads) {
+    int64_t rounds = (rows + threads * PORTION_ROWS - 1) / (threads * PORTION_ROWS), row = 0, planned = 0;
+    for (int64_t s = 0; s < of->sequences; s++) {
+        /* A portion begins where the middle of a sequence lies past the planned end of the last. */
+        if (!of->portions || (row + of->lengths[s] / 2) * rounds * threads >= rows * planned) {
+            of->first[of->portions] = s;
+            of->start[of->portions++] = row;
+            planned = (row + of->lengths[s] / 2) * rounds * threads / rows + 1;
+        }
+        row += of->lengths[s];
+    }
+    of->first[of->portions] = of->sequences;
+    of->start[of->portions] = row;
+}
+
+enum outcome { DONE, NO_MEMORY, BAD_TOKEN, BAD_SEGMENT, TOO_LONG };
+
+static int check(const encoder *model, const job *of, int64_t rows) {
+    if (of->given) return DONE;
+    for (int64_t s = 0; s < of->sequences; s++)
+        if (model->positions && of->lengths[s] > model->num_positions) return TOO_LONG;
+    for (int64_t i = 0; i < rows; i++) {
+        if (of->ids[i] < 0 || of->ids[i] >= model->vocabulary) return BAD_TOKEN;
+        if (model->segments && (of->kinds[i] < 0 || of->kinds[i] >= model->num_segments)) return BAD_SEGMENT;
+    }
+    return DONE;
+}
+
+/* Token vectors (rows, hidden) of sequences that lie end to end: from ids and segments, or from embedded rows.
+   With `asked`, rows in order, only theirs. */
+int unmask_encode(const encoder *model, const int64_t *ids, const int64_t *kinds, const float *given,
+                  const int64_t *lengths, int64_t sequences, const int64_t *asked, int64_t num_asked, float *out,
+                  int threads) {
+    int64_t rows = 0;
+    for (int64_t s = 0; s < sequences; s++) rows += lengths[s];
+    job of = {.model = model, .ids = ids, .kinds = kinds, .given = given, .lengths = lengths, .sequences = sequences,
+              .asked = asked, .num_asked = num_asked, .out = out};
+    int wrong = check(model, &of, rows);
+    if (wrong) return wrong;
+    of.first = malloc(2 * (size_t)(sequences + 1) * sizeof(int64_t));
+    if (!of.first) return NO_MEMORY;
+    of.start = of.first + sequences + 1;
+    divide(&of, rows, threads);
+    atomic_store(&of.next, of.portions);
+    of.shared = of.portions < threads;
+    together(run_job, &of, threads);
+    free(of.first);
+    return atomic_load(&of.failed) ? NO_MEMORY : DONE;
+}
+
+/* What this was compiled for: 1 if it has int8 products. */
+int unmask_has_int8(void) {
+#ifdef __AVX512VNNI__
+    return 1;
+#else
+    return 0;
+#endif
+}

@@ -1,0 +1,172 @@
+/* Matrix products: rows times a packed matrix.
+
+   The matrix lies in panels of 64 columns; within a panel, row after row (fp32) or four rows at a time, the four
+   values of a column side by side (int8, as the instruction wants them). A tile of 6 rows by 64 columns is kept in
+   registers while a panel runs by. Every sum is taken in the order of the matrix's rows, whatever stands in the other
+   rows of the tile: a text's numbers do not depend on its neighbours.
+
+   int8: a row of inputs is quantised with a scale of its own, q = round(x / scale) + 128 in 0…255, a column of weights
+   with its own scale. The 128 is taken off again by subtracting 128 times the column's sum. */
+#ifndef UNMASK_PRODUCT_H
+#define UNMASK_PRODUCT_H
+
+#include "vector.h"
+
+#define TILE_ROWS 6
+#define TILE_VECTORS 4
+#define PANEL (TILE_VECTORS * LANES)
+
+typedef struct {
+    const void *weights;  /* panels */
+    const float *scales;  /* one a column, or NULL: the weights are fp32 */
+    const int32_t *sums;  /* 128 times the sum of each column, int8 only */
+    const float *bias;    /* one a column */
+    int64_t inputs, outputs; /* rows, a multiple of 4; and columns, a multiple of 64: filled up with zeros */
+} matrix;
+
+/* Rows to be multiplied: as numbers, or quantised with their scales. */
+typedef struct {
+    const float *numbers;
+    const uint8_t *bytes;
+    const float *scales;
+    int64_t stride; /* values between rows */
+} rows;
+
+/* What becomes of a product: activation(product + bias) [+ added]. */
+typedef struct {
+    float *out;
+    int64_t stride;
+    int activation;
+    const float *added; /* as many rows and the same stride, or NULL */
+    float *largest;     /* (rows, 16) the largest size so far of each row, or NULL */
+} target;
+
+/* count rows × vectors·16 columns, from rows of `a` and `b`, whose rows are b_row and whose vectors b_vector apart. */
+INLINE void tile(const int count, const int vectors, const float *a, int64_t stride, const float *b, int64_t b_row,
+                 int64_t b_vector, int64_t depth, float *out, int64_t out_stride) {
+    vec sum[2 * TILE_ROWS][TILE_VECTORS];
+    UNROLL for (int i = 0; i < count; i++) UNROLL for (int j = 0; j < vectors; j++) sum[i][j] = splat(0.0f);
+    for (int64_t k = 0; k < depth; k++) {
+        vec column[TILE_VECTORS];
+        UNROLL for (int j = 0; j < vectors; j++) column[j] = load(b + k * b_row + j * b_vector);
+        UNROLL for (int i = 0; i < count; i++) {
+            vec x = splat(a[i * stride + k]);
+            UNROLL for (int j = 0; j < vectors; j++) sum[i][j] += x * column[j];
+        }
+    }
+    UNROLL for (int i = 0; i < count; i++)
+        UNROLL for (int j = 0; j < vectors; j++) store(out + i * out_stride + j * LANES, sum[i][j]);
+}
+
+/* Long sums are taken in pieces, which are then added: half the error of one long sum. */
+#define PIECE 128
+
+static void tile_of_panel(int count, const float *a, int64_t stride, const float *b, int64_t depth, float *out) {
+    float piece[TILE_ROWS * PANEL] __attribute__((aligned(64)));
+    for (int64_t k = 0; k < depth; k += PIECE) {
+        int64_t some = depth - k < PIECE ? depth - k : PIECE;
+        float *to = k ? piece : out;
+#define CASE(n) \
+    case n: tile(n, TILE_VECTORS, a + k, stride, b + k * PANEL, PANEL, LANES, some, to, PANEL); break;
+        switch (count) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) }
+#undef CASE
+        for (int i = 0; k && i < count * PANEL; i += LANES) store(out + i, load(out + i) + load(piece + i));
+    }
+}
+
+#ifdef __AVX512VNNI__
+INLINE void tile_int8(const int count, const uint8_t *a, int64_t stride, const int8_t *b, int64_t depth, int32_t *out) {
+    __m512i sum[TILE_ROWS][TILE_VECTORS];
+    UNROLL for (int i = 0; i < count; i++)
+        UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] = _mm512_setzero_si512();
+    for (int64_t k = 0; k < depth; k += 4) {
+        __m512i column[TILE_VECTORS];
+        UNROLL for (int j = 0; j < TILE_VECTORS; j++) column[j] = _mm512_load_si512(b + k * PANEL + j * 64);
+        UNROLL for (int i = 0; i < count; i++) {
+            int32_t four;
+            memcpy(&four, a + i * stride + k, sizeof four);
+            __m512i x = _mm512_set1_epi32(four);
+            UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] = _mm512_dpbusd_epi32(sum[i][j], x, column[j]);
+        }
+    }
+    UNROLL for (int i = 0; i < count; i++)
+        UNROLL for (int j = 0; j < TILE_VECTORS; j++) _mm512_store_si512(out + i * PANEL + j * LANES, sum[i][j]);
+}
+
+static void tile_of_panel_int8(int count, const uint8_t *a, int64_t stride, const int8_t *b, int64_t depth,
+                               int32_t *out) {
+#define CASE(n) \
+    case n: tile_int8(n, a, stride, b, depth, out); break;
+    switch (count) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) }
+#undef CASE
+}
+#endif
+
+/* Sums of one tile → what the target wants of them. */
+INLINE void finish(const int activation, int count, const vec *sums, const matrix *by, int64_t column,
+                   const float *scales, target to, int64_t row) {
+    for (int i = 0; i < count; i++) {
+        float *out = to.out + (row + i) * to.stride + column;
+        vec most = to.largest ? load(to.largest + (row + i) * LANES) : splat(0.0f);
+        UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
+            vec x = sums[i * TILE_VECTORS + j];
+            int64_t at = column + j * LANES;
+            if (by->scales) {
+                ivec whole = (ivec)x - *(const ivec *)(by->sums + at);
+                x = __builtin_convertvector(whole, vec) * (splat(scales[row + i]) * load(by->scales + at));
+            }
+            x = activated(activation, x + load(by->bias + at));
+            if (to.added) x += load(to.added + (row + i) * to.stride + at);
+            if (to.largest) most = larger(most, size_of(x));
+            store(out + j * LANES, x);
+        }
+        if (to.largest) store(to.largest + (row + i) * LANES, most);
+    }
+}
+
+static void finish_as(int count, const vec *sums, const matrix *by, int64_t column, const float *scales, target to,
+                      int64_t row) {
+    switch (to.activation) {
+    case GELU: finish(GELU, count, sums, by, column, scales, to, row); break;
+    case GELU_TANH: finish(GELU_TANH, count, sums, by, column, scales, to, row); break;
+    case RELU: finish(RELU, count, sums, by, column, scales, to, row); break;
+    case SILU: finish(SILU, count, sums, by, column, scales, to, row); break;
+    default: finish(IDENTITY, count, sums, by, column, scales, to, row);
+    }
+}
+
+/* Asks for a part of what comes next, so that it is near when its turn comes. */
+INLINE void ask_for(const char *from, const char *until) {
+    for (; from < until; from += 64) __builtin_prefetch(from, 0, 2);
+}
+
+/* `count` rows times the matrix's columns [from, until), panels at a time. */
+static void multiply_columns(rows x, int64_t count, const matrix *by, int64_t from, int64_t until, target to) {
+    vec sums[TILE_ROWS * TILE_VECTORS];
+    int64_t strips = (count + TILE_ROWS - 1) / TILE_ROWS;
+    int64_t panel = PANEL * by->inputs * (by->scales ? 1 : (int64_t)sizeof(float));
+    for (int64_t column = from; column < until; column += PANEL) {
+        const char *next = (const char *)by->weights + (column / PANEL + 1) * panel;
+        for (int64_t strip = 0; strip < strips; strip++) {
+            if (column + PANEL < until) ask_for(next + strip * panel / strips, next + (strip + 1) * panel / strips);
+            /* Strips of as equal heights as can be. */
+            int64_t row = strip * count / strips, height = (strip + 1) * count / strips - row;
+            if (by->scales) {
+#ifdef __AVX512VNNI__
+                tile_of_panel_int8((int)height, x.bytes + row * x.stride, x.stride,
+                                   (const int8_t *)by->weights + column * by->inputs, by->inputs, (int32_t *)sums);
+#endif
+            } else {
+                tile_of_panel((int)height, x.numbers + row * x.stride, x.stride,
+                              (const float *)by->weights + column * by->inputs, by->inputs, (float *)sums);
+            }
+            finish_as((int)height, sums, by, column, x.scales, to, row);
+        }
+    }
+}
+
+static void multiply(rows x, int64_t count, const matrix *by, target to) {
+    multiply_columns(x, count, by, 0, by->outputs, to);
+}
+
+#endif

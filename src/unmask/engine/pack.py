@@ -1,0 +1,91 @@
+"""Weights as the kernels read them: panels of 64 columns, fp32 or int8 with a scale a column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unmask.engine.library import CMatrix, CNorm, address
+
+#: Columns that are computed together, and values of a vector register. As in product.h and vector.h.
+PANEL, LANES = 64, 16
+#: Values that one int8 instruction multiplies and sums.
+FOUR = 4
+
+
+def whole(count: int, unit: int) -> int:
+    """At least so many, in whole units."""
+    return -(-count // unit) * unit
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A linear map: y = x Wᵀ + b."""
+
+    weights: Tensor
+    scales: Tensor | None
+    sums: Tensor | None
+    bias: Tensor
+    inputs: int
+    outputs: int
+
+    def as_c(self) -> CMatrix:
+        """For the kernels; valid while this object lives."""
+        addresses = [address(tensor) for tensor in (self.weights, self.scales, self.sums, self.bias)]
+        return CMatrix(*addresses, self.inputs, self.outputs)
+
+
+def pack(weight: Tensor, bias: Tensor | None, *, int8: bool) -> Packed:
+    """From W (outputs, inputs) and b (outputs,)."""
+    outputs, inputs = weight.shape
+    full_outputs, full_inputs = whole(outputs, PANEL), whole(inputs, FOUR)
+    offset = weight.new_zeros(outputs) if bias is None else bias
+    offset = F.pad(offset.float(), (0, full_outputs - outputs)).contiguous()
+    weight = F.pad(weight.float(), (0, full_inputs - inputs, 0, full_outputs - outputs))
+    if not int8:
+        panels = weight.view(-1, PANEL, full_inputs).transpose(1, 2).contiguous()
+        return Packed(panels, None, None, offset, full_inputs, full_outputs)
+    scales = weight.abs().amax(1) / 127
+    quantised = (weight / scales.clamp(min=torch.finfo(torch.float32).tiny)[:, None]).round().to(torch.int8)
+    panels = quantised.view(-1, PANEL, full_inputs // FOUR, FOUR).transpose(1, 2).contiguous()
+    sums = quantised.sum(1, dtype=torch.int32) * 128
+    return Packed(panels, scales.contiguous(), sums, offset, full_inputs, full_outputs)
+
+
+@dataclass(frozen=True)
+class PackedNorm:
+    """LayerNorm's gain and shift, zeros behind them up to whole panels."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    epsilon: float
+
+    def as_c(self) -> CNorm:
+        """For the kernels; valid while this object lives."""
+        return CNorm(address(self.weight), address(self.bias), self.epsilon)
+
+
+NO_NORM = PackedNorm(None, None, 0.0)
+
+
+def pack_norm(norm: nn.Module) -> PackedNorm:
+    """A LayerNorm; an identity is no norm."""
+    if not isinstance(norm, nn.LayerNorm):
+        return NO_NORM
+    size = norm.normalized_shape[0]
+    room = (0, whole(size, PANEL) - size)
+    weight = F.pad(norm.weight.detach().float(), room).contiguous()
+    bias = torch.zeros(size) if norm.bias is None else norm.bias.detach().float()
+    return PackedNorm(weight, F.pad(bias, room).contiguous(), norm.eps)
+
+
+def heads_apart(weight: Tensor, heads: int, size: int, full_size: int, *, dim: int) -> Tensor:
+    """W with each head's `size` rows (dim 0) or columns (dim 1) filled up with zeros to `full_size`."""
+    if size == full_size:
+        return weight
+    split = weight.unflatten(dim, (heads, size))
+    room = [0, 0] * (split.dim() - dim - 2) + [0, full_size - size]
+    return F.pad(split, room).flatten(dim, dim + 1)
