@@ -166,6 +166,17 @@ def download_bar() -> Iterator[Callable[[Any], None]]:
 
 
 @contextmanager
+def status(what: str) -> Iterator[Callable[[str], None]]:
+    """A callback that shows what is being done; silent when stderr is not a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status(what) as shown:
+        yield lambda now: shown.update(f"{what}: {now}")
+
+
+@contextmanager
 def counting(label: str, total: int | None = None, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
     """A callback that shows how many have been done and how fast; silent when stderr is not a terminal."""
     console = Console(stderr=True)

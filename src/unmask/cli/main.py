@@ -12,6 +12,7 @@ import typer
 
 from unmask import __version__
 from unmask.cli import (
+    bench,
     console,
     corpus,
     doctor,
@@ -64,6 +65,7 @@ app.command("evaluate")(predict.evaluate)
 app.command("compare")(predict.compare)
 app.command("translate")(translate.translate)
 app.command("export")(export.export)
+app.command("bench")(bench.bench)
 app.command("quickstart")(quickstart.quickstart)
 app.add_typer(text.tokenizer, name="tokenizer")
 app.add_typer(corpus.corpus, name="corpus")

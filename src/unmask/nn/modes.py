@@ -14,7 +14,7 @@ class OwnThreads(nn.Module):
     """A module that computes with threads of its own. torch's would stand in their way, looking out for work."""
 
     #: How many tokens it likes at once: enough for each thread to have some portions of its own.
-    token_budget = 8192
+    token_budget = 16384
 
 
 @contextmanager

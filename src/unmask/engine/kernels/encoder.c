@@ -1,16 +1,21 @@
 /* A stack of encoder blocks on a ragged batch, fp32 or int8.
 
    Sequences are put into portions of some hundred rows, and a thread takes a portion through all layers, so that what
-   it works on stays in its cache and nobody waits. Where there are fewer portions than threads, the threads share a
-   portion's rows, and meet once a layer: before attention, the only place where rows need one another. */
+   it works on stays in its cache and nobody waits. Where there are fewer portions than threads, the threads share one.
+   Many rows are divided among them: they meet once a layer, before attention, the only place where rows need one
+   another. Of few rows each thread takes a part of the columns, since fetching the weights is what takes the time;
+   then they meet after every step. The numbers are the same in any case. */
 #define _GNU_SOURCE
 #include "attention.h"
 #include "product.h"
 #include "rows.h"
 #include "team.h"
 
-#define PORTION_ROWS 384
-#define BLOCK_ROWS 96 /* rows that go through the feed-forward network together */
+/* Sizes that were measured to be best: fp32 weights are four times as large, so each is used for more rows. */
+INLINE int64_t portion_rows(int64_t quantised) { return quantised ? 384 : 768; }
+/* Up to here threads divide columns. */
+INLINE int64_t few_rows(int64_t quantised) { return quantised ? 24 : 160; }
+#define BLOCK_ROWS 192 /* rows that go through the feed-forward network together */
 
 typedef struct {
     matrix qkv, output, inner, outer;
@@ -21,7 +26,8 @@ typedef struct {
 typedef struct {
     int64_t hidden, stride;          /* of a row: its values, and as it lies, whole panels, zeros behind */
     int64_t head_size, num_layers;   /* head_size in whole vectors */
-    int64_t pre_norm, activation, quantised;
+    int64_t pre_norm, activation;
+    int64_t quantised;
     const layer *layers;
     norm final;
     const float *tokens, *positions, *segments; /* tables; tokens NULL: rows are given */
@@ -48,9 +54,10 @@ typedef struct {
     char *common; /* what they share then */
 } job;
 
-/* Buffers of a portion. Those of x, keys and values are common where threads share it. */
+/* Buffers of a portion: first those that threads have in common where they share it, then a thread's own. */
 typedef struct {
-    float *x, *seen, *qkv[2], *context, *inner, *scales, *largest, *turned, *attend;
+    float *x, *seen, *qkv[2], *context, *inner;
+    float *scales, *largest, *turned, *attend;
     uint8_t *bytes;
 } buffers;
 
@@ -78,13 +85,16 @@ INLINE float *floats(char **at, int64_t count) {
     return here;
 }
 
-/* Common ones from `at`: rows and what is attended to. Gives the size when `at` is NULL. */
-static size_t common_buffers(const encoder *model, int64_t count, int shared, char *at, buffers *into) {
+/* From `at` on. Gives their size; `at` may be NULL to ask for it. */
+static size_t common_buffers(const encoder *model, int64_t count, int team, char *at, buffers *into) {
     widths most = widths_of(model);
     char *begin = at;
     into->x = floats(&at, count * model->stride);
+    into->seen = model->pre_norm ? floats(&at, count * model->stride) : into->x;
     into->qkv[0] = floats(&at, count * most.qkv);
-    into->qkv[1] = shared ? floats(&at, count * most.qkv) : into->qkv[0];
+    into->qkv[1] = team > 1 ? floats(&at, count * most.qkv) : into->qkv[0];
+    into->context = floats(&at, count * most.context);
+    into->inner = floats(&at, team * BLOCK_ROWS * most.inner);
     return (size_t)(at - begin);
 }
 
@@ -92,9 +102,6 @@ static size_t own_buffers(const encoder *model, int64_t count, int64_t longest, 
     widths most = widths_of(model);
     char *begin = at;
     int64_t widest = larger_of(larger_of(model->stride * count, most.context * count), most.inner * BLOCK_ROWS);
-    into->seen = model->pre_norm ? floats(&at, count * model->stride) : into->x;
-    into->context = floats(&at, count * most.context);
-    into->inner = floats(&at, BLOCK_ROWS * most.inner);
     into->scales = floats(&at, larger_of(count, BLOCK_ROWS));
     into->largest = floats(&at, BLOCK_ROWS * LANES);
     into->turned = floats(&at, whole_lanes(longest) * model->head_size);
@@ -116,16 +123,37 @@ static rows prepared(const encoder *model, const float *x, int64_t stride, int64
     return (rows){x, NULL, NULL, stride};
 }
 
-/* Rows of one portion, counted from its first: [from, until) are this thread's. */
+/* This thread's part of a portion: rows [from, until), counted from the portion's first. */
 typedef struct {
     const int64_t *lengths;
     int64_t sequences, start, from, until;
     const int64_t *asked; /* of these, counted from the batch's first row; NULL: all */
     int64_t num_asked;
-    int team; /* how many threads share the portion */
+    int rank, team;  /* how many threads share the portion */
+    int by_columns;  /* all have all rows, and each computes a part of the columns */
+    barrier *meeting;
 } share;
 
 INLINE int64_t answered(const share *mine) { return mine->asked ? mine->num_asked : mine->until - mine->from; }
+
+/* [from, until) of `count` that are this thread's where threads divide something other than rows. */
+typedef struct {
+    int64_t from, until;
+} range;
+
+INLINE range part_of(int64_t count, const share *mine) {
+    if (!mine->by_columns) return (range){0, count};
+    return (range){mine->rank * count / mine->team, (mine->rank + 1) * count / mine->team};
+}
+
+INLINE void step_done(const share *mine) {
+    if (mine->by_columns) meet(mine->meeting, mine->team);
+}
+
+static void multiply_part(rows x, int64_t count, const matrix *by, target to, const share *mine) {
+    range panels = part_of(by->outputs / PANEL, mine);
+    multiply_columns(x, count, by, panels.from * PANEL, panels.until * PANEL, to);
+}
 
 static void embed(const job *of, const share *mine, const buffers *with) {
     const encoder *model = of->model;
@@ -159,11 +187,11 @@ typedef struct {
     int64_t row, length, from, until;
 } stretch;
 
-static void attend_stretch(const encoder *model, const layer *one, stretch of, const buffers *with, const float *qkv,
-                           float *out) {
+static void attend_stretch(const encoder *model, const layer *one, stretch of, range heads, const buffers *with,
+                           const float *qkv, float *out) {
     int64_t stride = one->qkv.outputs, size = model->head_size, width = one->heads * size;
     int64_t out_stride = whole_panels(width);
-    for (int64_t head = 0; head < one->heads; head++) {
+    for (int64_t head = heads.from; head < heads.until; head++) {
         const float *k = qkv + of.row * stride + width + head * size;
         turn_keys(k, of.length, stride, size, with->turned);
         attend(qkv + of.from * stride + head * size, of.until - of.from, stride, with->turned, k + width, of.length,
@@ -173,9 +201,10 @@ static void attend_stretch(const encoder *model, const layer *one, stretch of, c
         memset(out + i * out_stride + width, 0, (size_t)(out_stride - width) * sizeof(float));
 }
 
-/* This thread's rows, one behind the other in the context. */
+/* This thread's rows and heads; the rows come to lie one behind the other in the context. */
 static void attend_all(const encoder *model, const layer *one, const share *mine, const buffers *with,
-                       const float *qkv) {
+                       const float *qkv, float *context) {
+    range heads = part_of(one->heads, mine);
     int64_t width = whole_panels(one->heads * model->head_size), row = 0, done = 0;
     for (int64_t s = 0; s < mine->sequences; row += mine->lengths[s++]) {
         int64_t from = larger_of(row, mine->from);
@@ -189,77 +218,88 @@ static void attend_all(const encoder *model, const layer *one, const share *mine
                                      mine->asked[done + end - from] - mine->start == end;)
                     end++;
             }
-            attend_stretch(model, one, (stretch){row, mine->lengths[s], from, end}, with, qkv,
-                           with->context + done * width);
+            attend_stretch(model, one, (stretch){row, mine->lengths[s], from, end}, heads, with, qkv,
+                           context + done * width);
             done += end - from;
             from = end;
         }
     }
 }
 
-static void normalise_all(const encoder *model, const norm *by, const float *from, float *to, int64_t count) {
-    for (int64_t i = 0; i < count; i++)
+static void normalise_all(const encoder *model, const norm *by, const float *from, float *to, int64_t count,
+                          const share *mine) {
+    range some = part_of(count, mine);
+    for (int64_t i = some.from; i < some.until; i++)
         normalise(from + i * model->stride, model->hidden, model->stride, by, to + i * model->stride);
+    step_done(mine);
 }
 
 /* x + W_2 activation(W_1 seen), a few rows at a time. */
 static void feed_forward(const encoder *model, const layer *one, float *x, const float *seen, int64_t count,
-                         const buffers *with) {
+                         const buffers *with, const share *mine) {
     int64_t stride = model->stride, width = one->inner.outputs;
+    float *inner = with->inner + (mine->by_columns ? 0 : mine->rank * BLOCK_ROWS * width);
+    /* Who computes all columns of a row sees its largest value on the way. */
+    float *largest = model->quantised && !mine->by_columns ? with->largest : NULL;
     for (int64_t i = 0; i < count; i += BLOCK_ROWS) {
         int64_t some = count - i < BLOCK_ROWS ? count - i : BLOCK_ROWS;
-        float *largest = model->quantised ? with->largest : NULL;
         if (largest) memset(largest, 0, (size_t)(some * LANES) * sizeof(float));
-        multiply(prepared(model, seen + i * stride, stride, some, with), some, &one->inner,
-                 (target){with->inner, width, (int)model->activation, NULL, largest});
-        rows inner = {with->inner, NULL, NULL, width};
+        multiply_part(prepared(model, seen + i * stride, stride, some, with), some, &one->inner,
+                      (target){inner, width, (int)model->activation, NULL, largest}, mine);
+        step_done(mine);
+        rows activations = {inner, NULL, NULL, width};
 #ifdef __AVX512VNNI__
         if (largest) {
             for (int64_t r = 0; r < some; r++)
-                with->scales[r] = quantise(with->inner + r * width, width, largest_of(load(largest + r * LANES)),
+                with->scales[r] = quantise(inner + r * width, width, largest_of(load(largest + r * LANES)),
                                            with->bytes + r * width);
-            inner = (rows){NULL, with->bytes, with->scales, width};
-        }
+            activations = (rows){NULL, with->bytes, with->scales, width};
+        } else
 #endif
+            activations = prepared(model, inner, width, some, with);
         float *to = x + i * stride;
-        multiply(inner, some, &one->outer, (target){to, stride, IDENTITY, to, NULL});
+        multiply_part(activations, some, &one->outer, (target){to, stride, IDENTITY, to, NULL}, mine);
+        step_done(mine);
     }
 }
 
 /* Only the rows that are asked for stay, at the front. */
 static void keep_asked(const encoder *model, const share *mine, float *x) {
-    for (int64_t i = 0; i < mine->num_asked; i++)
-        memmove(x + i * model->stride, x + (mine->asked[i] - mine->start - mine->from) * model->stride,
-                (size_t)model->stride * sizeof(float));
+    if (!mine->by_columns || !mine->rank)
+        for (int64_t i = 0; i < mine->num_asked; i++)
+            memmove(x + i * model->stride, x + (mine->asked[i] - mine->start - mine->from) * model->stride,
+                    (size_t)model->stride * sizeof(float));
+    step_done(mine);
 }
 
-static void run_layers(job *of, const share *mine, const buffers *with) {
-    const encoder *model = of->model;
+static void run_layers(const encoder *model, const share *mine, const buffers *with) {
     int64_t stride = model->stride, count = mine->until - mine->from;
-    float *x = with->x + mine->from * stride, *seen = model->pre_norm ? with->seen : x;
+    float *x = with->x + mine->from * stride, *seen = with->seen + mine->from * stride;
     for (int64_t number = 0; number < model->num_layers; number++) {
         const layer *one = model->layers + number;
         int last = number == model->num_layers - 1;
+        int64_t width = whole_panels(one->heads * model->head_size);
+        float *qkv = with->qkv[number % 2], *context = with->context + mine->from * width;
         share all = *mine;
         if (!last) all.asked = NULL;
-        float *qkv = with->qkv[number % 2];
-        if (model->pre_norm) normalise_all(model, &one->around_attention, x, seen, count);
-        multiply(prepared(model, seen, stride, count, with), count, &one->qkv,
-                 (target){qkv + mine->from * one->qkv.outputs, one->qkv.outputs, IDENTITY, NULL, NULL});
-        meet(&of->meeting, mine->team);
-        attend_all(model, one, &all, with, qkv);
-        if (last && mine->asked) {
+        if (model->pre_norm) normalise_all(model, &one->around_attention, x, seen, count, mine);
+        multiply_part(prepared(model, seen, stride, count, with), count, &one->qkv,
+                      (target){qkv + mine->from * one->qkv.outputs, one->qkv.outputs, IDENTITY, NULL, NULL}, mine);
+        meet(mine->meeting, mine->team);
+        attend_all(model, one, &all, with, qkv, context);
+        step_done(mine);
+        if (all.asked) {
             keep_asked(model, mine, x);
             count = mine->num_asked;
         }
-        int64_t width = whole_panels(one->heads * model->head_size);
-        multiply(prepared(model, with->context, width, count, with), count, &one->output,
-                 (target){x, stride, IDENTITY, x, NULL});
-        normalise_all(model, model->pre_norm ? &one->around_ffn : &one->around_attention, x, seen, count);
-        feed_forward(model, one, x, seen, count, with);
-        if (!model->pre_norm) normalise_all(model, &one->around_ffn, x, x, count);
+        multiply_part(prepared(model, context, width, count, with), count, &one->output,
+                      (target){x, stride, IDENTITY, x, NULL}, mine);
+        step_done(mine);
+        normalise_all(model, model->pre_norm ? &one->around_ffn : &one->around_attention, x, seen, count, mine);
+        feed_forward(model, one, x, seen, count, with, mine);
+        if (!model->pre_norm) normalise_all(model, &one->around_ffn, x, x, count, mine);
     }
-    if (model->final.weight) normalise_all(model, &model->final, x, x, count);
+    if (model->final.weight) normalise_all(model, &model->final, x, x, count, mine);
 }
 
 /* How many of the rows asked for come before this one. */
@@ -273,34 +313,45 @@ static int64_t asked_before(const job *of, int64_t row) {
     return low;
 }
 
-static void run_portion(job *of, int64_t portion, int rank, int size, room *mine) {
-    const encoder *model = of->model;
+/* Where this thread's part of a portion begins and ends. */
+static share part_of_portion(job *of, int64_t portion, int rank, int team) {
     int64_t first = of->first[portion], start = of->start[portion], count = of->start[portion + 1] - start;
-    share rows = {.lengths = of->lengths + first, .sequences = of->first[portion + 1] - first, .start = start,
-                  .from = rank * count / size, .until = (rank + 1) * count / size, .team = size};
-    int64_t place = start + rows.from; /* of the first answer */
+    int by_columns = team > 1 && count <= few_rows(of->model->quantised);
+    share mine = {.lengths = of->lengths + first, .sequences = of->first[portion + 1] - first, .start = start,
+                  .from = by_columns ? 0 : rank * count / team,
+                  .until = by_columns ? count : (rank + 1) * count / team,
+                  .rank = rank, .team = team, .by_columns = by_columns, .meeting = &of->meeting};
     if (of->asked) {
-        place = asked_before(of, start + rows.from);
-        rows.asked = of->asked + place;
-        rows.num_asked = asked_before(of, start + rows.until) - place;
+        int64_t before = asked_before(of, start + mine.from);
+        mine.asked = of->asked + before;
+        mine.num_asked = asked_before(of, start + mine.until) - before;
     }
-    int64_t longest = 0;
-    for (int64_t s = 0; s < rows.sequences; s++) longest = larger_of(longest, rows.lengths[s]);
+    return mine;
+}
+
+static void run_portion(job *of, int64_t portion, int rank, int team, room *own) {
+    const encoder *model = of->model;
+    share mine = part_of_portion(of, portion, rank, team);
+    int64_t count = of->start[portion + 1] - mine.start, longest = 0;
+    for (int64_t s = 0; s < mine.sequences; s++) longest = larger_of(longest, mine.lengths[s]);
     buffers with;
-    size_t common = rank ? 0 : common_buffers(model, count, size > 1, NULL, &with);
-    meet(&of->meeting, size); /* nobody needs the last portion's buffers any more */
-    char *bytes = room_for(mine, common + own_buffers(model, count, longest, NULL, &with));
+    size_t common = rank ? 0 : common_buffers(model, count, team, NULL, &with);
+    meet(&of->meeting, team); /* nobody needs the last portion's buffers any more */
+    char *bytes = room_for(own, common + own_buffers(model, count, longest, NULL, &with)), *shared = bytes;
     if (!bytes) atomic_store(&of->failed, 1);
-    char *shared = rank ? NULL : bytes;
-    if (!rank && size > 1) of->common = shared;
-    meet(&of->meeting, size); /* everybody knows whether memory was enough, and where */
+    if (!rank && team > 1) of->common = bytes;
+    meet(&of->meeting, team); /* everybody knows whether memory was enough, and where */
     if (atomic_load(&of->failed)) return;
-    common_buffers(model, count, size > 1, size > 1 ? of->common : shared, &with);
+    if (team > 1) shared = of->common;
+    common_buffers(model, count, team, shared, &with);
     own_buffers(model, count, longest, bytes + common, &with);
-    embed(of, &rows, &with);
-    run_layers(of, &rows, &with);
-    for (int64_t i = 0; i < answered(&rows); i++)
-        memcpy(of->out + (place + i) * model->hidden, with.x + (rows.from + i) * model->stride,
+    if (!mine.by_columns || !rank) embed(of, &mine, &with);
+    step_done(&mine);
+    run_layers(model, &mine, &with);
+    if (mine.by_columns && rank) return;
+    int64_t place = mine.asked ? mine.asked - of->asked : mine.start + mine.from;
+    for (int64_t i = 0; i < answered(&mine); i++)
+        memcpy(of->out + (place + i) * model->hidden, with.x + (mine.from + i) * model->stride,
                (size_t)model->hidden * sizeof(float));
 }
 
@@ -316,7 +367,8 @@ static void run_job(void *what, int rank, int size, room *mine) {
 
 /* Sequences → portions of about as many rows each, as many for every thread. */
 static void divide(job *of, int64_t rows, int threads) {
-    int64_t rounds = (rows + threads * PORTION_ROWS - 1) / (threads * PORTION_ROWS), row = 0, planned = 0;
+    int64_t most = threads * portion_rows(of->model->quantised);
+    int64_t rounds = (rows + most - 1) / most, row = 0, planned = 0;
     for (int64_t s = 0; s < of->sequences; s++) {
         /* A portion begins where the middle of a sequence lies past the planned end of the last. */
         if (!of->portions || (row + of->lengths[s] / 2) * rounds * threads >= rows * planned) {

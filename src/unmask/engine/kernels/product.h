@@ -165,8 +165,4 @@ static void multiply_columns(rows x, int64_t count, const matrix *by, int64_t fr
     }
 }
 
-static void multiply(rows x, int64_t count, const matrix *by, target to) {
-    multiply_columns(x, count, by, 0, by->outputs, to);
-}
-
 #endif

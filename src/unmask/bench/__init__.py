@@ -1,0 +1,1 @@
+"""How fast a model is here, and beside others."""
