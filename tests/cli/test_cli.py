@@ -285,7 +285,7 @@ def test_embedding_moves_the_bar_within_a_chunk(
 
     monkeypatch.setattr(console, "counting", spy)
     file = tmp_path / "texts.txt"
-    file.write_text("paris is big\n" * 1999 + "paris " * 40)
+    file.write_text("paris is big paris is big\n" * 1999 + "paris " * 40)
     assert run(["embed", "-m", folder, "--file", str(file), "--out", str(tmp_path / "v.npy")]) == 0
     assert totals == [2000]
     assert len(seen) > 3  # although all are one chunk

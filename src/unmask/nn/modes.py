@@ -13,8 +13,8 @@ from torch import nn
 class OwnThreads(nn.Module):
     """A module that computes with threads of its own. torch's would stand in their way, looking out for work."""
 
-    #: How many tokens it likes at once: enough for each thread to have some portions of its own.
-    token_budget = 16384
+    #: How many tokens it likes at once: some portions for each thread, and still a bar that moves.
+    token_budget = 4096
 
 
 @contextmanager
