@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -13,6 +14,21 @@ from unmask.errors import FetchError
 # A busy machine is no reason to fail: time is measured in benchmarks, not in tests.
 hypothesis.settings.register_profile("unmask", deadline=None)
 hypothesis.settings.load_profile("unmask")
+
+
+#: What changes how unmask behaves: a test that left one of these behind would decide what later tests see.
+_SWITCHES = ("UNMASK_", "HF_", "CI", "PIP_", "OMP_", "NO_COLOR")
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_switch_behind() -> Iterator[None]:
+    before = _switches()
+    yield
+    assert _switches() == before, "the environment is another one than before this test"
+
+
+def _switches() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(_SWITCHES)}
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -99,12 +100,15 @@ def test_every_peer_that_is_installed_says_the_same(folder: Path) -> None:
     names = [name for name in installed() if name != "openvino"]
     bundle = unmask.load(folder, engine="torch")
     expected = Ours(str(folder), "torch").vectors(IDS)
+    environment = dict(os.environ)
     with peers_of(bundle, names, IDS, 1) as peers:
         assert {peer.name.split()[0].lower() for peer in peers} >= {"transformers"} & set(names)
         for peer in peers:
             tolerance = 0.2 if "int8" in peer.name else 1e-4
             for found, rows in zip(peer.vectors(IDS), expected, strict=True):
                 assert np.abs(found - rows).max() < tolerance, peer.name
+    kept = {name for name in environment | dict(os.environ) if environment.get(name) != os.environ.get(name)}
+    assert not kept & {"HF_HUB_OFFLINE", "UNMASK_OFFLINE", "CI"}
 
 
 def test_the_command(folder: Path, tmp_path: Path) -> None:

@@ -45,23 +45,27 @@ def peers_of(bundle: Bundle, names: Sequence[str], ids: Ids, threads: int) -> It
         yield [peer for name in names for peer in _MAKERS[name](bundle, Path(spare), ids, threads)]
 
 
+#: Nothing is fetched while measuring, and CI is what OpenVINO's own telemetry takes for a no.
+_QUIET = {"HF_HUB_OFFLINE": "1", "CI": "true"}
+
+
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Peers say much while they convert."""
+    """Peers say much while they convert; the environment is afterwards as it was."""
+    before = {name: os.environ.get(name) for name in _QUIET}
     logging.disable(logging.WARNING)
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    before = os.environ.get("CI")
-    os.environ["CI"] = "true"  # what OpenVINO's own telemetry takes for a no
+    os.environ.update(_QUIET)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(logging.NOTSET)
-        if before is None:
-            del os.environ["CI"]
-        else:
-            os.environ["CI"] = before
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _plain(bundle: Bundle, spare: Path) -> Path | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +15,7 @@ from unmask.bench.texts import text_of
 from unmask.bundle import load
 from unmask.errors import TaskError
 from unmask.models.bert import Bert
+from unmask.train.environment import machine
 
 
 @dataclass(frozen=True)
@@ -53,12 +52,6 @@ class Report:
             "megabytes": self.megabytes,
             "contestants": [one.as_json() for one in self.figures],
         }
-
-
-def machine() -> str:
-    """What a figure depends on."""
-    flags = torch.backends.cpu.get_cpu_capability()
-    return f"{platform.machine()}, {os.cpu_count()} cores, {flags}, torch {torch.__version__}"
 
 
 def bench(model: str, texts: Sequence[str], plan: Plan, tell: Callable[[str], None] = lambda _: None) -> Report:

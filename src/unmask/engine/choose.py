@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, get_args
@@ -13,9 +13,9 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
+from unmask.engine.binding import declare
 from unmask.engine.compile import native
 from unmask.engine.encoder import ACTIVATIONS, FastEncoder, Precision
-from unmask.engine.library import declare
 from unmask.errors import TaskError
 from unmask.models.bert import Bert, BertEncoder, device_of
 from unmask.models.init import build_model
@@ -24,7 +24,7 @@ from unmask.nn.attention import Projections
 from unmask.nn.batch import Batch
 from unmask.nn.block import EncoderBlock, EncoderStack
 from unmask.nn.ffn import FeedForward
-from unmask.nn.modes import evaluating
+from unmask.nn.modes import evaluating, one_thread
 from unmask.nn.positions import NoPositions
 from unmask.nn.scores import Dot, ScaledDot
 
@@ -52,8 +52,8 @@ def check_engine(engine: str) -> None:
 @cache
 def kernels() -> ctypes.CDLL | None:
     """The compiled kernels, ready to be called."""
-    library = native().library
-    return None if library is None else declare(library)
+    code = native().code
+    return None if code is None else declare(code)
 
 
 def choose(model: nn.Module, engine: Engine) -> Choice:
@@ -138,37 +138,44 @@ def accelerated(model: Bert, precision: Precision, *, spend: bool = False) -> Be
 
     With `spend` the given model's blocks are given up one by one as they are packed, so that memory holds each once.
     """
-    library = kernels()
-    assert library is not None
+    code = kernels()
+    assert code is not None
     fast = copy.copy(model)
     fast._modules = dict(model._modules)
-    fast._modules["encoder"] = FastEncoder(model.encoder, precision, library, spend=spend)
+    fast._modules["encoder"] = FastEncoder(model.encoder, precision, code, spend=spend)
     return fast.eval()
 
 
 @cache
 def speeds() -> dict[str, float]:
-    """Tokens per second of each engine on one small block: what a processor can do, found out in some milliseconds."""
+    """Tokens per second of each engine on one small block: what a processor can do, found out in some milliseconds.
+
+    In one thread and by its own clock: what else the machine is doing must not decide.
+    """
     settings = BertSettings(vocab_size=100, num_layers=1, hidden_size=384, num_heads=12, ffn_size=1536, max_length=64)
     model = build_model(settings)
-    library = kernels()
+    code = kernels()
     assert isinstance(model, Bert)
-    assert library is not None
-    batch = Batch.of([[7] * 32] * 4)
-    encoders: dict[str, nn.Module] = {"fp32": FastEncoder(model.encoder, "fp32", library)}
-    if library.unmask_has_int8():
-        encoders["int8"] = FastEncoder(model.encoder, "int8", library)
-    encoders["torch"] = model.encoder  # last: its threads look out for work for a while, in the way of others
-    return {name: len(batch.ids) / _seconds(encoder, batch) for name, encoder in encoders.items()}
+    assert code is not None
+    batch = Batch.of([[7] * 32] * 2)
+    with one_thread():
+        encoders: dict[str, nn.Module] = {"fp32": FastEncoder(model.encoder, "fp32", code)}
+        if code.unmask_has_int8():
+            encoders["int8"] = FastEncoder(model.encoder, "int8", code)
+        encoders["torch"] = model.encoder
+        return {name: len(batch.ids) / seconds for name, seconds in _seconds(encoders, batch).items()}
 
 
 @torch.inference_mode()
-def _seconds(encoder: Callable[[Batch], object], batch: Batch) -> float:
-    assert isinstance(encoder, nn.Module)
-    best = float("inf")
-    with evaluating(encoder):
+def _seconds(encoders: dict[str, nn.Module], batch: Batch) -> dict[str, float]:
+    """The best time of each, taken in turns: what is slow for a while is slow for all."""
+    best = dict.fromkeys(encoders, float("inf"))
+    with contextlib.ExitStack() as modes:
+        for encoder in encoders.values():
+            modes.enter_context(evaluating(encoder))
         for _ in range(8):
-            started = time.perf_counter()
-            encoder(batch)
-            best = min(best, time.perf_counter() - started)
+            for name, encoder in encoders.items():
+                started = time.thread_time()
+                encoder(batch)
+                best[name] = min(best[name], time.thread_time() - started)
     return best

@@ -34,7 +34,7 @@ _SECONDS = 120
 class Native:
     """The compiled kernels, or why there are none."""
 
-    library: ctypes.CDLL | None
+    code: ctypes.CDLL | None
     reason: str = ""
 
 

@@ -8,7 +8,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from unmask.engine.library import CEncoder, CLayer, address
+from unmask.engine.binding import CEncoder, CLayer, address
 from unmask.engine.pack import LANES, NO_NORM, PANEL, Packed, heads_apart, pack, pack_norm, whole
 from unmask.errors import UserError
 from unmask.models.bert import BertEncoder, Encoded
@@ -95,15 +95,13 @@ class PackedStack:
 class FastEncoder(OwnThreads):
     """Token ids → vectors that know their context, by the kernels."""
 
-    def __init__(
-        self, encoder: BertEncoder, precision: Precision, library: ctypes.CDLL, *, spend: bool = False
-    ) -> None:
+    def __init__(self, encoder: BertEncoder, precision: Precision, code: ctypes.CDLL, *, spend: bool = False) -> None:
         super().__init__()
         self.embeddings = encoder.embeddings
         self.pooler = encoder.pooler
         self.precision = precision
         self.threads = torch.get_num_threads()
-        self._library = library
+        self._kernels = code
         self._hidden = encoder.embeddings.token.embedding_dim
         self._stack = PackedStack(encoder.stack, self._hidden, precision, spend=spend)
         self._norm = NO_NORM
@@ -132,7 +130,7 @@ class FastEncoder(OwnThreads):
         lengths = torch.tensor(layout.lengths)
         out = torch.empty(layout.num_rows if asked is None else len(asked), self._hidden)
         ids, kinds = batch.ids.contiguous(), batch.segments.contiguous()
-        outcome = self._library.unmask_encode(
+        outcome = self._kernels.unmask_encode(
             ctypes.byref(self._stack.c),
             address(ids),
             address(kinds),

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.engine.library import CMatrix, CNorm, address
+from unmask.engine.binding import CMatrix, CNorm, address
 
 #: Columns that are computed together, and values of a vector register. As in product.h and vector.h.
 PANEL, LANES = 64, 16

@@ -14,8 +14,9 @@ import torch
 
 from unmask.lab.catalogue import code_of, entry_of, parts_of
 from unmask.lab.entry import Conclusion, Entry, Kind, Part, Plan, Record, Trial, Verdict, overall
-from unmask.lab.kit.machine import machine
 from unmask.lab.store import Kept, Results
+from unmask.nn.modes import one_thread
+from unmask.train.environment import machine
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ class Runner:
         count = self._run_here(alone, told, until)
         together = [job for job in jobs if job.kind == "ablation"]
         if self.workers < 2 or len(together) < 2:
-            return count + self._run_here(together, told, until)
+            with one_thread():  # as in processes: what is found must not depend on how many there are
+                return count + self._run_here(together, told, until)
         return count + self._run_in_processes(together, told, until)
 
     def _run_here(self, jobs: Sequence[Job], told: Callable[[Job], None], until: float) -> int:

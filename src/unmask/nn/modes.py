@@ -24,7 +24,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     training = [module for module in modules if module.training]
     model.eval()
     try:
-        with _one_thread() if any(isinstance(module, OwnThreads) for module in modules) else nullcontext():
+        with one_thread() if any(isinstance(module, OwnThreads) for module in modules) else nullcontext():
             yield
     finally:
         for module in training:
@@ -37,7 +37,7 @@ _before = 1
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """torch computes with one thread until the last block of this kind, in whatever thread, has ended."""
     global _inside, _before
     with _lock:

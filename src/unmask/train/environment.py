@@ -46,6 +46,12 @@ def environment() -> dict[str, Any]:
     }
 
 
+def machine() -> str:
+    """Processor, cores and torch, in a few words: where numbers were measured."""
+    torch_says = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, {_cores_usable()} cores, {torch_says}"
+
+
 def write_environment(run: Path) -> Path:
     """Add this process to RUN/environment.json, a list with an entry for each process that worked on the run."""
     path = run / ENVIRONMENT

@@ -65,9 +65,9 @@ class CEncoder(Structure):
     )
 
 
-def declare(library: ctypes.CDLL) -> ctypes.CDLL:
-    """The same library with the types of its functions."""
-    library.unmask_encode.argtypes = [
+def declare(code: ctypes.CDLL) -> ctypes.CDLL:
+    """The same code with the types of its functions."""
+    code.unmask_encode.argtypes = [
         POINTER(CEncoder),
         c_void_p,
         c_void_p,
@@ -79,10 +79,10 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
         c_void_p,
         c_int,
     ]
-    library.unmask_encode.restype = c_int
-    library.unmask_has_int8.argtypes = []
-    library.unmask_has_int8.restype = c_int
-    return library
+    code.unmask_encode.restype = c_int
+    code.unmask_has_int8.argtypes = []
+    code.unmask_has_int8.restype = c_int
+    return code
 
 
 def address(tensor: Tensor | None) -> int | None:
