@@ -18,7 +18,7 @@ from unmask.lab.kit.fitting import Fit, fit, seeded
 from unmask.lab.kit.looking import as_text, bert_of, bundle_of
 from unmask.lab.kit.mlm import MEASURED, settings_of
 from unmask.lab.kit.neighbours import HALF, Articles, Pair, half_strange, half_swapped, joined, true_pairs
-from unmask.lab.kit.short_mlm import measured
+from unmask.lab.kit.short_mlm import SWIFT, measured
 from unmask.lab.kit.telling import conclude_bars, conclude_compared, conclude_lost, conclude_table
 from unmask.lab.kit.tuning import Marked, Tuning, headlines, tuned
 from unmask.lab.pictures import Bars, Point, Series
@@ -26,7 +26,7 @@ from unmask.lab.words import Text
 from unmask.metrics.intervals import share_interval
 from unmask.models.bert import Bert
 from unmask.models.fetch import fetch
-from unmask.models.init import build_model, start_as_sinusoids
+from unmask.models.init import build_model
 from unmask.nn.batch import Batch
 
 ARMS = {
@@ -43,9 +43,8 @@ def pretrained(arm: str, fitting: Fit, batch: int, seed: int) -> tuple[Bert, lis
     """A small model that read pairs, and its losses."""
     seeded(seed)
     kinds = ["mlm"] if HEADS[arm] is None else ["mlm", str(HEADS[arm])]
-    model = build_model(settings_of({"heads": [{"kind": kind} for kind in kinds]}), seed=seed)
+    model = build_model(settings_of({**SWIFT, "heads": [{"kind": kind} for kind in kinds]}), seed=seed)
     assert isinstance(model, Bert)
-    start_as_sinusoids(model)
     rng = np.random.default_rng(seed)
 
     def loss(_: int) -> Tensor:
@@ -157,7 +156,7 @@ def common(pair: Pair) -> int:
 
 def _objective_trials(plan: Plan) -> list[Trial]:
     sizes = {
-        "updates": plan.at(4, 300),
+        "updates": plan.at(4, 700),
         "batch": plan.at(8, 32),
         "pairs": plan.at(64, 4000),
         "headlines": plan.at(64, 2000),

@@ -23,7 +23,7 @@ from unmask.lab.kit.timing import interleaved
 from unmask.lab.pictures import Lines, Point, Series
 from unmask.lab.words import Text, both
 from unmask.models.bert import Bert
-from unmask.models.init import build_model, start_as_sinusoids
+from unmask.models.init import build_model
 from unmask.nn.attend import Attend, attention_backend
 from unmask.nn.build import build_encoder
 from unmask.nn.scores import NormedDot
@@ -65,7 +65,6 @@ def learn(run: MlmRun, arm: str, seed: int) -> Record:
     seeded(seed)
     model = build_model(settings_of(run.model), seed=seed)
     assert isinstance(model, Bert)
-    start_as_sinusoids(model)
     attends = [module for module in model.modules() if isinstance(module, Attend)]
     if arm == "norm, gains 1":
         for norm in (module for one in attends for module in one.modules() if isinstance(module, nn.LayerNorm)):
