@@ -37,17 +37,25 @@ def choose_alphabet(counts: Mapping[str, int], *, coverage: float, min_frequency
     return chosen
 
 
-def spellings(alphabet: Iterable[str], prefix: str, splitting: pre_tokenizers.PreTokenizer, room: int) -> list[str]:
+def spellings(
+    alphabet: Iterable[str],
+    prefix: str,
+    splitting: pre_tokenizers.PreTokenizer,
+    room: int,
+    cleaning: normalizers.Normalizer | None = None,
+) -> list[str]:
     """The tokens for single characters, at the start of a word and, with the prefix, inside it; at most `room`.
 
-    Every character that can stand inside a word gets both, so that any word made of them can be spelled.
+    Every character that can stand inside a word gets both, so that any word made of them can be spelled. Whether it can
+    is for the splitter to say, after cleaning: that is where BERT puts spaces around Chinese characters.
     """
     whole: list[str] = []
     inside: list[str] = []
     for character in alphabet:
         if not splitting.pre_tokenize_str(character):  # a kind of space, on which words are split
             continue
-        continues = bool(prefix) and len(splitting.pre_tokenize_str(f"a{character}")) == 1
+        word = f"a{character}" if cleaning is None else cleaning.normalize_str(f"a{character}")
+        continues = bool(prefix) and len(splitting.pre_tokenize_str(word)) == 1
         if len(whole) + len(inside) + 1 + continues > room:
             break
         whole.append(character)

@@ -110,16 +110,16 @@ def _fixed_tokens(settings: VocabularySettings, corpus: _Corpus) -> list[str]:
     if settings.kind == "byte_bpe":
         return fixed
     style = settings.style
-    counts = alphabet.count_characters(corpus.lines("counting characters"), pipelines.normalizer(style))
+    cleaning = pipelines.normalizer(style)
+    counts = alphabet.count_characters(corpus.lines("counting characters"), cleaning)
     chosen = alphabet.choose_alphabet(
         counts, coverage=settings.character_coverage, min_frequency=settings.min_frequency
     )
     if settings.kind == "bpe":
         chosen = [SPACE_MARK, *(character for character in chosen if character != SPACE_MARK)]
     plain = pipelines.splitter(Style(settings.kind, split_chinese=settings.split_chinese))
-    return fixed + alphabet.spellings(
-        chosen, _prefix(settings) or "", plain, max(1, int(room * settings.character_share))
-    )
+    most = max(1, int(room * settings.character_share))
+    return fixed + alphabet.spellings(chosen, _prefix(settings) or "", plain, most, cleaning)
 
 
 def _trainer(settings: VocabularySettings, fixed: list[str]) -> trainers.BpeTrainer:
