@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -136,3 +139,36 @@ def test_conclusions_come_from_records_alone(monkeypatch: pytest.MonkeyPatch, tm
     results.of("shift", "default")["seed 1"].record["seed"] = 7
     results.write()
     assert answer_of(ENTRY, tmp_path).parts[1].verdict == Verdict.NOT_SUPPORTED
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for child processes where Linux tells of them")
+def test_told_to_stop_it_stops_at_once(tmp_path: Path) -> None:
+    """Trials of a minute are under way in two processes: they end too, and nothing half-done is kept."""
+    out = tmp_path / "results"
+    words = ["lab", "run", "mask-rate", "--kind", "ablation", "--threads", "2", "--out", str(out)]
+    command = [sys.executable, "-m", "unmask", *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        workers: set[int] = set()
+        until = time.monotonic() + 120
+        while (
+            len(workers) < 3 and process.poll() is None and time.monotonic() < until
+        ):  # with one that tracks resources
+            time.sleep(0.2)
+            workers = _children(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        said = process.communicate(timeout=30)[1]
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    until = time.monotonic() + 20
+    while (left := {one for one in workers if Path(f"/proc/{one}").exists()}) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not left
+    assert not list(out.glob("*.json"))
+
+
+def _children(process: int) -> set[int]:
+    found = set()
+    for task in Path(f"/proc/{process}/task").iterdir():
+        found |= {int(one) for one in (task / "children").read_text().split()}
+    return found

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from importlib import metadata
@@ -115,7 +118,7 @@ class Runner:
     def _run_in_processes(self, jobs: Sequence[Job], told: Callable[[Job], None], until: float) -> int:
         waiting, count = list(jobs), 0
         running: dict[Future[tuple[Record, float]], Job] = {}
-        with ProcessPoolExecutor(self.workers, get_context("spawn"), initializer=_one_thread) as pool:
+        with ProcessPoolExecutor(self.workers, get_context("spawn"), initializer=_one_thread) as pool, _ended_with_us():
             while running or (waiting and time.monotonic() < until):
                 while waiting and len(running) < self.workers and time.monotonic() < until:
                     job = waiting.pop(0)
@@ -172,3 +175,16 @@ def _timed(trial: Trial) -> tuple[Record, float]:
 
 def _one_thread() -> None:
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no farewell: what was kept is kept
+
+
+@contextlib.contextmanager
+def _ended_with_us() -> Iterator[None]:
+    """Processes that still work on a trial when we are told to stop, or fail, are not waited for."""
+    others = set(multiprocessing.active_children())
+    try:
+        yield
+    except BaseException:
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
