@@ -10,7 +10,9 @@ import torch
 
 from unmask.data.batching import collate
 from unmask.decode.settings import DecodeSettings
-from unmask.engine.choose import Choice, Engine, accelerated, check_engine, choose, is_hooked
+from unmask.engine.choose import Choice, Engine, accelerated, accelerated_transformer, check_engine, choose
+from unmask.engine.encoder import is_hooked
+from unmask.engine.translator import FastTransformer
 from unmask.errors import ModelError, TaskError
 from unmask.models.bert import Bert, BertEncoder, device_of
 from unmask.models.fetch import Progress, fetch
@@ -18,6 +20,7 @@ from unmask.models.folder import LoadReport, load_model, write_model
 from unmask.models.init import Model
 from unmask.models.sentence import SentenceSettings, read_sentence_settings, write_sentence_settings
 from unmask.models.settings import HeadSettings
+from unmask.models.transformer import Transformer
 from unmask.nn.batch import Batch
 from unmask.nn.heads import Pooling
 from unmask.storage import new_folder
@@ -56,6 +59,7 @@ class Bundle:
         self.model = model
         self._fixed = engine
         self._fast: tuple[object, Bert] | None = None
+        self._fast_translator: tuple[object, FastTransformer] | None = None
         self.languages = languages
         self.tokenizer = tokenizer
         self.report = report
@@ -148,6 +152,7 @@ class Bundle:
                 where = self.folder or "this model"
                 raise TaskError(f"{where}: is no translator; train one with unmask train translate")
             self._translator = Translator(self.model, self.languages, usage)
+        self._translator.model = self._quick_translator()
         return self._translator
 
     def translate(
@@ -166,7 +171,7 @@ class Bundle:
 
     @property
     def engine(self) -> Choice:
-        """What computes embeddings and predictions."""
+        """What computes embeddings, predictions and translations."""
         return choose(self.model, "auto") if self._fixed is None else self._fixed
 
     def to(self, device: torch.device | str) -> Bundle:
@@ -201,10 +206,20 @@ class Bundle:
         model = self._bert(purpose)
         if self._fixed is not None or is_hooked(model.encoder) or choose(model, "auto").engine == "torch":
             return model
-        now = [(tensor.data_ptr(), tensor._version) for tensor in model.encoder.parameters()]
+        now = _weights(model.encoder)
         if self._fast is None or self._fast[0] != now or self._fast[1].heads is not model.heads:
             self._fast = now, accelerated(model, "fp32")
         return self._fast[1]
+
+    def _quick_translator(self) -> Model:
+        """The same for a translator, where somebody who looks inside is noticed by the fast form itself."""
+        model = self.model
+        if self._fixed is not None or not isinstance(model, Transformer) or choose(model, "auto").engine == "torch":
+            return model
+        now = _weights(model)
+        if self._fast_translator is None or self._fast_translator[0] != now:
+            self._fast_translator = now, accelerated_transformer(model, "fp32")
+        return self._fast_translator[1]
 
     def _bert(self, purpose: str) -> Bert:
         if self.languages is not None:
@@ -239,13 +254,21 @@ def load(
     if engine is not None:
         chosen = choose(model.to(device), engine)
         if chosen.engine != "torch":
-            assert isinstance(model, Bert)
-            model = accelerated(model, chosen.engine, spend=True)
+            assert isinstance(model, Bert | Transformer)
+            if isinstance(model, Bert):
+                model = accelerated(model, chosen.engine, spend=True)
+            else:
+                model = accelerated_transformer(model, chosen.engine)
     if read_translate_usage(folder) is not None:
         languages = Languages.from_folder(folder)
         return Bundle(model.to(device), languages.source, report, None, folder, languages, chosen)
     tokenizer = Tokenizer.from_folder(folder)
     return Bundle(model.to(device), tokenizer, report, read_sentence_settings(folder), folder, None, chosen)
+
+
+def _weights(module: torch.nn.Module) -> list[tuple[int, int]]:
+    """What changes when a weight does."""
+    return [(tensor.data_ptr(), tensor._version) for tensor in module.parameters()]
 
 
 def _check_vocabulary(model: Model, tokenizer: Tokenizer, folder: Path | None) -> None:

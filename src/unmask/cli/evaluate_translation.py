@@ -21,7 +21,7 @@ def evaluate_translator(
     pairs = read_pairs(files, columns=given["columns"], swap=given["swap"], encoding=given["encoding"])
     for sentence in pairs.said:
         console.say(sentence)
-    translator = translator_of(model)
+    translator = translator_of(model, given["engine"])
     changes = {} if given["beam"] is None else {"beam": given["beam"]}
     with console.counting("pairs"):
         found = evaluate_translations(

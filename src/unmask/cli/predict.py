@@ -179,7 +179,7 @@ def evaluate(
     console.use_threads(threads)
     if is_translator(model):
         given = {"beam": beam, "swap": swap, "tokenize": tokenize, "lowercase": lowercase}
-        about = given | {"columns": columns, "encoding": encoding}
+        about = given | {"columns": columns, "encoding": encoding, "engine": engine}
         evaluate_translator(model, files, about, out, overwrite=overwrite, json=json)
         return
     if beam is not None or swap or lowercase or tokenize != "auto":

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from unmask.cli import console
-from unmask.cli.models import Json, Overwrite
+from unmask.cli.models import EngineName, Json, Overwrite
 from unmask.cli.text import Encoding
 from unmask.errors import UserError
 
@@ -49,6 +49,7 @@ def translate(
     picture: Picture = None,
     encoding: Encoding = "utf-8",
     threads: Threads = None,
+    engine: EngineName = "auto",
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -59,7 +60,7 @@ def translate(
     changes |= {"min_length": min_length, "max_length": max_length, "num_best": best if best > 1 else None}
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     console.use_threads(threads)
-    translator = translator_of(model)
+    translator = translator_of(model, engine)
     settings = _decode_settings(translator.usage.decode, changes, drawing, sample)
     if start is not None:
         _begun(translator, list(given), start, settings, json)
@@ -217,8 +218,8 @@ def is_translator(name: str) -> bool:
     return folder.is_dir() and read_translate_usage(folder) is not None
 
 
-def translator_of(name: str) -> Any:
+def translator_of(name: str, engine: str = "auto") -> Any:
     """The translator of a folder, or of a run."""
     from unmask.cli.predict import load_named
 
-    return load_named(name).translator
+    return load_named(name, engine).translator

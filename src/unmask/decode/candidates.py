@@ -17,6 +17,11 @@ _LEAST, _GREATEST = -40.0, 70.0
 
 _NONE = float("-inf")
 
+NOT_A_NUMBER = (
+    "the model's output is not a number (NaN), so there is no best token; "
+    "its training probably went wrong: use an earlier checkpoint"
+)
+
 
 def normaliser(logits: Tensor) -> Tensor:
     """(R, V) → (R,) in double precision: what is taken off each logit to make it a log probability."""
@@ -26,10 +31,7 @@ def normaliser(logits: Tensor) -> Tensor:
     unsafe = ~((greatest > _LEAST) & (greatest < _GREATEST))
     if unsafe.any():
         if not greatest[unsafe].isfinite().all():
-            raise TaskError(
-                "the model's output is not a number (NaN), so there is no best token; "
-                "its training probably went wrong: use an earlier checkpoint"
-            )
+            raise TaskError(NOT_A_NUMBER)
         found[unsafe] = logits[unsafe].double().logsumexp(-1)
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -22,6 +23,23 @@ from unmask.nn.modes import evaluating
 ROWS_AT_ONCE = 512
 #: With fewer rows in a batch, more threads gain less than smaller batches lose.
 ROWS_A_THREAD = 128
+
+
+class Searcher(StepModel, Protocol):
+    """A `StepModel` that searches by itself."""
+
+    def search(
+        self, sentences: Sequence[Sentence], ids: TargetIds, settings: DecodeSettings, batch_size: int | None
+    ) -> None:
+        """Find the outputs of sentences that are sorted by length, as `beam_search` would."""
+
+
+@runtime_checkable
+class QuickModel(Protocol):
+    """A `StepModel` with a quick form into which nobody can look."""
+
+    def quick(self) -> Searcher | None:
+        """The quick form; None where somebody watches what happens inside."""
 
 
 def decode(
@@ -50,7 +68,12 @@ def decode(
     with ExitStack() as stack:
         if isinstance(model, nn.Module):
             stack.enter_context(evaluating(model))
-        _decode_all(model, waiting, ids, settings, batch_size)
+        # Coverage is read from torch's attention.
+        quick = model.quick() if isinstance(model, QuickModel) and not settings.coverage_penalty else None
+        if quick is not None and settings.sampling is None:
+            quick.search(waiting, ids, settings, batch_size)
+        else:
+            _decode_all(model if quick is None else quick, waiting, ids, settings, batch_size)
     return [_outputs(one, settings) for one in sentences]
 
 

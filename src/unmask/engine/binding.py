@@ -65,6 +65,80 @@ class CEncoder(Structure):
     )
 
 
+class CCross(Structure):
+    """`cross` of decoder.h."""
+
+    _fields_ = (
+        ("query", CMatrix),
+        ("memory", CMatrix),
+        ("output", CMatrix),
+        ("around", CNorm),
+        ("heads", c_int64),
+    )
+
+
+class CDecoder(Structure):
+    """`decoder` of decoder.h."""
+
+    _fields_ = (
+        ("stack", CEncoder),
+        ("crosses", POINTER(CCross)),
+        ("output", CMatrix),
+        ("vocabulary", c_int64),
+    )
+
+
+class CSearch(Structure):
+    """`search` of search.h."""
+
+    _fields_ = (
+        ("reader", POINTER(CEncoder)),
+        ("writer", POINTER(CDecoder)),
+        ("ids", c_void_p),
+        ("lengths", c_void_p),
+        ("sentences", c_int64),
+        ("limits", c_void_p),
+        ("prefixes", c_void_p),
+        ("prefix_lengths", c_void_p),
+        ("width", c_int64),
+        ("num_best", c_int64),
+        ("at_once", c_int64),
+        ("start", c_int64),
+        ("end", c_int64),
+        ("never", c_void_p),
+        ("num_never", c_int64),
+        ("min_length", c_int64),
+        ("no_repeat", c_int64),
+        ("divisors", c_void_p),
+        ("out_ids", c_void_p),
+        ("out_lengths", c_void_p),
+        ("out_log_probabilities", c_void_p),
+        ("out_finished", c_void_p),
+        ("stop", c_void_p),
+    )
+
+
+class CStep(Structure):
+    """`given_step` of unmask.c."""
+
+    _fields_ = (
+        ("model", POINTER(CDecoder)),
+        ("count", c_int64),
+        ("position", c_int64),
+        ("capacity", c_int64),
+        ("ids", c_void_p),
+        ("sources", c_void_p),
+        ("lengths", c_void_p),
+        ("key_starts", c_void_p),
+        ("value_starts", c_void_p),
+        ("source_keys", c_void_p),
+        ("source_values", c_void_p),
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("logits", c_void_p),
+    )
+
+
 def declare(code: ctypes.CDLL) -> ctypes.CDLL:
     """The same code with the types of its functions."""
     code.unmask_encode.argtypes = [
@@ -80,6 +154,13 @@ def declare(code: ctypes.CDLL) -> ctypes.CDLL:
         c_int,
     ]
     code.unmask_encode.restype = c_int
+    code.unmask_search.argtypes = [POINTER(CSearch), c_int]
+    code.unmask_search.restype = c_int
+    code.unmask_step.argtypes = [POINTER(CStep), c_int]
+    code.unmask_step.restype = c_int
+    addresses = (c_void_p, c_void_p, c_void_p, c_void_p)
+    code.unmask_remember.argtypes = [POINTER(CDecoder), c_void_p, c_void_p, c_int64, *addresses]
+    code.unmask_remember.restype = c_int
     code.unmask_has_int8.argtypes = []
     code.unmask_has_int8.restype = c_int
     return code

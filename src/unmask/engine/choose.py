@@ -15,14 +15,18 @@ from torch import nn
 
 from unmask.engine.binding import declare
 from unmask.engine.compile import native
+from unmask.engine.decoder import TABLED
 from unmask.engine.encoder import ACTIVATIONS, FastEncoder, Precision
+from unmask.engine.translator import FastTransformer
 from unmask.errors import TaskError
 from unmask.models.bert import Bert, BertEncoder, device_of
 from unmask.models.init import build_model
 from unmask.models.settings import BertSettings
+from unmask.models.transformer import Transformer
 from unmask.nn.attention import Projections
 from unmask.nn.batch import Batch
-from unmask.nn.block import EncoderBlock, EncoderStack
+from unmask.nn.block import DecoderBlock, DecoderStack, EncoderBlock, EncoderStack
+from unmask.nn.embeddings import Embeddings
 from unmask.nn.ffn import FeedForward
 from unmask.nn.modes import evaluating, one_thread
 from unmask.nn.positions import NoPositions
@@ -63,11 +67,11 @@ def choose(model: nn.Module, engine: Engine) -> Choice:
         return Choice("torch")
     if kernels() is None:
         return Choice("torch", native().reason)
-    if not isinstance(model, Bert):
-        return Choice("torch", f"the kernels know encoders, and this is a {type(model).__name__}")
+    if not isinstance(model, Bert | Transformer):
+        return Choice("torch", f"the kernels know BERT and the Transformer, and this is a {type(model).__name__}")
     if device_of(model).type != "cpu":
         return Choice("torch", f"the kernels are for the CPU, and this model is on {device_of(model)}")
-    if reason := unfit(model.encoder):
+    if reason := unfit(model.encoder) if isinstance(model, Bert) else unfit_transformer(model):
         return Choice("torch", reason)
     return _faster(engine)
 
@@ -92,16 +96,35 @@ def unfit(encoder: nn.Module) -> str | None:
     """What of an encoder the kernels do not know; None if they know it all."""
     if not isinstance(encoder, BertEncoder):
         return "its encoder is not BERT's"
-    kinds = {tensor.dtype for tensor in encoder.parameters()}
+    return _unfit_kind(encoder) or _unfit_stack(encoder.stack, encoder.embeddings)
+
+
+def unfit_transformer(model: Transformer) -> str | None:
+    """The same of an encoder-decoder."""
+    if type(model) is not Transformer or not isinstance(model.output, nn.Linear | None):
+        return f"the kernels do not know what is special about a {type(model).__name__}"
+    for embeddings in (model.source_embeddings, model.target_embeddings):
+        if type(embeddings.positions) not in TABLED:
+            return f"the kernels know no {type(embeddings.positions).__name__} of a decoder"
+    sides = ((model.encoder, model.source_embeddings), (model.decoder, model.target_embeddings))
+    reasons = (_unfit_stack(stack, embeddings) for stack, embeddings in sides)
+    return _unfit_kind(model) or next((reason for reason in reasons if reason), None)
+
+
+def _unfit_kind(model: nn.Module) -> str | None:
+    kinds = {tensor.dtype for tensor in model.parameters()}
     if kinds != {torch.float32}:
         return f"the kernels start from fp32, and this model has {', '.join(sorted(map(str, kinds)))}"
-    stack: EncoderStack = encoder.stack
-    for norm in (stack.norm, encoder.embeddings.norm):
+    return None
+
+
+def _unfit_stack(stack: EncoderStack | DecoderStack, embeddings: Embeddings) -> str | None:
+    for norm in (stack.norm, embeddings.norm):
         if not isinstance(norm, nn.LayerNorm | nn.Identity):
             return f"the kernels know no {type(norm).__name__}"
     first = stack.blocks[0]
     for block in stack.blocks:
-        assert isinstance(block, EncoderBlock)
+        assert isinstance(block, EncoderBlock | DecoderBlock)
         reason = _unfit_block(block)
         if reason is None and type(block.around_attention) is not type(first.around_attention):
             reason = "its layers differ in where they normalise"
@@ -110,26 +133,30 @@ def unfit(encoder: nn.Module) -> str | None:
     return None
 
 
-def _unfit_block(block: EncoderBlock) -> str | None:
-    attention = block.self_attention
+def _unfit_block(block: EncoderBlock | DecoderBlock) -> str | None:
+    attentions, around = [block.self_attention], [block.around_attention, block.around_ffn]
+    if isinstance(block, DecoderBlock):
+        attentions.append(block.cross_attention)
+        around.append(block.around_cross)
     parts = {
-        "projections": type(attention.projections) is Projections,
-        "score": type(attention.attend.score) in (ScaledDot, Dot),
-        "positions in attention": type(attention.attend.positions) is NoPositions,
+        "projections": all(type(one.projections) is Projections for one in attentions),
+        "score": all(type(one.attend.score) in (ScaledDot, Dot) for one in attentions),
+        "positions in attention": all(type(one.attend.positions) is NoPositions for one in attentions),
         "feed-forward network": isinstance(block.ffn, FeedForward) and block.ffn.gate is None,
         "activation": getattr(block.ffn, "activation", None) in ACTIVATIONS,
         "norm": all(
-            isinstance(getattr(around, "norm", None), nn.LayerNorm) and getattr(around, "residual", False)
-            for around in (block.around_attention, block.around_ffn)
+            isinstance(getattr(one, "norm", None), nn.LayerNorm) and getattr(one, "residual", False) for one in around
         ),
     }
     unknown = [name for name, known in parts.items() if not known]
     return f"the kernels do not know its {unknown[0]}" if unknown else None
 
 
-def is_hooked(module: nn.Module) -> bool:
-    """Whether somebody watches or changes what happens inside: then torch must do it."""
-    return any(one._forward_hooks or one._forward_pre_hooks for one in module.modules())
+def accelerated_transformer(model: Transformer, precision: Precision) -> FastTransformer:
+    """A model with the same torch modules, whose outputs are searched for by the kernels."""
+    code = kernels()
+    assert code is not None
+    return FastTransformer.of(model, precision, code)
 
 
 @torch.no_grad()

@@ -24,7 +24,10 @@ from unmask.errors import FetchError, UserError
 from unmask.models.fetch import home
 from unmask.storage import replacing
 
-SOURCES = ("vector.h", "product.h", "rows.h", "attention.h", "team.h", "encoder.c")
+SOURCES = (
+    *("vector.h", "product.h", "rows.h", "attention.h", "team.h", "encoder.c"),
+    *("decoder.h", "vocabulary.h", "search.h", "unmask.c"),
+)
 #: Sums are taken as written (no -ffast-math); a product and a sum may become one instruction.
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-w", "-shared", "-fPIC", "-pthread")
 _SECONDS = 120
@@ -74,7 +77,7 @@ def _compiled(compiler: list[str]) -> Path:
         if not target.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             with replacing(target) as draft:
-                command = [*compiler, *FLAGS, *_tuning(), str(folder / "encoder.c"), "-o", str(draft), "-lm"]
+                command = [*compiler, *FLAGS, *_tuning(), str(folder / "unmask.c"), "-o", str(draft), "-lm"]
                 subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS, text=True)
         return target
 

@@ -14,7 +14,7 @@ from unmask.errors import UserError
 from unmask.models.bert import BertEncoder, Encoded
 from unmask.nn.attention import MultiHeadAttention
 from unmask.nn.batch import Batch
-from unmask.nn.block import EncoderBlock, EncoderStack
+from unmask.nn.block import DecoderBlock, DecoderStack, EncoderBlock, EncoderStack
 from unmask.nn.ffn import FeedForward, gelu_tanh, identity
 from unmask.nn.modes import OwnThreads
 from unmask.nn.norm import AddNorm, PreNorm
@@ -29,7 +29,7 @@ ACTIVATIONS = {identity: 0, nn.functional.gelu: 1, gelu_tanh: 2, nn.functional.r
 class PackedLayer:
     """One block's weights for the kernels."""
 
-    def __init__(self, block: EncoderBlock, precision: Precision) -> None:
+    def __init__(self, block: EncoderBlock | DecoderBlock, precision: Precision) -> None:
         int8 = precision == "int8"
         attention, ffn = block.self_attention, cast(FeedForward, block.ffn)
         self.heads = attention.num_heads
@@ -68,7 +68,9 @@ class PackedStack:
     """All blocks, with what is the same for all of them."""
 
     @torch.no_grad()
-    def __init__(self, stack: EncoderStack, hidden: int, precision: Precision, *, spend: bool = False) -> None:
+    def __init__(
+        self, stack: EncoderStack | DecoderStack, hidden: int, precision: Precision, *, spend: bool = False
+    ) -> None:
         blocks = stack.blocks
         first = cast(EncoderBlock, blocks[0])
         self.layers: list[PackedLayer] = []
@@ -153,3 +155,8 @@ class FastEncoder(OwnThreads):
         """The kernels found something wrong: torch's embeddings say what."""
         self.embeddings(batch)
         raise MemoryError(f"no memory for a batch of {batch.layout.num_rows} tokens")
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether somebody watches or changes what happens inside: then torch must do it."""
+    return any(one._forward_hooks or one._forward_pre_hooks for one in module.modules())

@@ -109,18 +109,30 @@ static void mix_values(int count, const float *weights, int64_t width, const flo
 /* Room that `attend` needs, in floats: scores of a strip of queries, and their answers. */
 INLINE int64_t attend_room(int64_t length, int64_t size) { return ATTEND_ROWS * (whole_lanes(length) + size); }
 
-/* `count` queries against keys that were turned, and values; heads of `size`, a multiple of 16. */
-static void attend(const float *q, int64_t count, int64_t stride, const float *turned, const float *values,
-                   int64_t length, int64_t size, float *out, int64_t out_stride, float *room) {
+/* What is looked at by one head: keys that were turned, and values, whose rows are `stride` apart. */
+typedef struct {
+    const float *turned, *values;
+    int64_t length, stride;
+    const float *mask; /* (queries, mask_stride) added to the scores: 0, or -∞ for what a query must not see; or NULL */
+    int64_t mask_stride;
+} looked_at;
+
+/* `count` queries; heads of `size`, a multiple of 16. */
+static void attend(const float *q, int64_t count, int64_t stride, const looked_at *at, int64_t size, float *out,
+                   int64_t out_stride, float *room) {
+    int64_t length = at->length;
     int64_t width = whole_lanes(length), strips = (count + ATTEND_ROWS - 1) / ATTEND_ROWS;
     float *answers = room + ATTEND_ROWS * width, share[ATTEND_ROWS];
     for (int64_t strip = 0; strip < strips; strip++) {
         int64_t row = strip * count / strips, height = (strip + 1) * count / strips - row;
         for (int64_t i = 0; i < height; i += TILE_ROWS)
-            scores_of((int)(height - i < TILE_ROWS ? height - i : TILE_ROWS), q + (row + i) * stride, stride, turned,
-                      size, width, room + i * width);
+            scores_of((int)(height - i < TILE_ROWS ? height - i : TILE_ROWS), q + (row + i) * stride, stride,
+                      at->turned, size, width, room + i * width);
+        for (int64_t i = 0; at->mask && i < height; i++)
+            for (int64_t k = 0; k < width; k += LANES)
+                store(room + i * width + k, load(room + i * width + k) + load(at->mask + (row + i) * at->mask_stride + k));
         for (int64_t i = 0; i < height; i++) share[i] = soften(room + i * width, length, width);
-        mix_values((int)height, room, width, values, stride, size, length, answers);
+        mix_values((int)height, room, width, at->values, at->stride, size, length, answers);
         for (int64_t i = 0; i < height; i++)
             for (int64_t d = 0; d < size; d += LANES)
                 store(out + (row + i) * out_stride + d, load(answers + i * size + d) * splat(share[i]));

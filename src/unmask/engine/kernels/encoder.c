@@ -194,8 +194,9 @@ static void attend_stretch(const encoder *model, const layer *one, stretch of, r
     for (int64_t head = heads.from; head < heads.until; head++) {
         const float *k = qkv + of.row * stride + width + head * size;
         turn_keys(k, of.length, stride, size, with->turned);
-        attend(qkv + of.from * stride + head * size, of.until - of.from, stride, with->turned, k + width, of.length,
-               size, out + head * size, out_stride, with->attend);
+        looked_at all = {with->turned, k + width, of.length, stride, NULL, 0};
+        attend(qkv + of.from * stride + head * size, of.until - of.from, stride, &all, size, out + head * size,
+               out_stride, with->attend);
     }
     for (int64_t i = 0; i < of.until - of.from; i++)
         memset(out + i * out_stride + width, 0, (size_t)(out_stride - width) * sizeof(float));
