@@ -116,7 +116,7 @@ INLINE vec activated(int kind, vec x) {
     switch (kind) {
     case GELU: return gelu(x);
     case GELU_TANH: return gelu_tanh(x);
-    case RELU: return larger(x, splat(0.0f));
+    case RELU: return larger(splat(0.0f), x); /* in this order, what is not a number stays so */
     case SILU: return x * sigmoid(x);
     default: return x;
     }
