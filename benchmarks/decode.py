@@ -1,20 +1,26 @@
-"""Greedy decoding and beam search against MarianMT's `generate` of transformers, with the same weights.
+"""Greedy decoding and beam search against `generate` of transformers' MarianMT and CTranslate2, with the same weights.
 
     UNMASK_DATA=… python benchmarks/decode.py [--sentences 1000] [--model FOLDER] [--batches 32,64,128,256]
 
 Sources are the English side of Multi30k's test set. Without `--model` they are in a joint vocabulary of the training
 set, and the weights are random but for the end token's: these are fitted so that an output is about as long as its
-source, as it is in a trained model, with the spread that the fit leaves. Both sides hold the same weights, get the
+source, as it is in a trained model, with the spread that the fit leaves. All hold the same weights, get the
 sources sorted by length, and run at the batch size at which each is quickest; greedy outputs are compared token by
-token. `--invariance` counts instead how many outputs of sentences of mixed lengths change with their batch, and
-`--profile` says which operations take the time.
+token. Ours are the torch modules and the kernels in fp32 and int8; CTranslate2, if it is installed, has a worker with
+one thread for each thread, which is how it is quickest with many sentences. `--clock cpu` counts processor time
+instead, which other work on the machine changes less; with one thread it is what a quiet machine would take.
+`--invariance` counts instead how many outputs of sentences of mixed lengths change with their batch, and `--profile`
+says which operations take the time.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib.util
 import os
 import random
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,8 +33,11 @@ import common
 from unmask.decode.search import decode
 from unmask.decode.settings import DecodeSettings
 from unmask.decode.stepping import TargetIds
+from unmask.engine.choose import accelerated_transformer, kernels
+from unmask.models.ctranslate_export import export_ctranslate2
 from unmask.models.folder import load_model
 from unmask.models.init import build_model
+from unmask.models.marian_export import TranslationIds
 from unmask.models.settings import TransformerSettings
 from unmask.models.transformer import Transformer
 from unmask.nn.batch import Batch
@@ -42,6 +51,7 @@ PADDING, START, END = 0, 2, 3  # [PAD], [CLS] and [SEP] of our vocabularies
 IDS = TargetIds(START, END)
 #: Limits of length as in DecodeSettings, for them by the longest source of a batch.
 RATIO, EXTRA = 2, 20
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 #: Spread of the random model's logits: its best token then has about the probability it has in a trained one.
 SPREAD = 5.0
 
@@ -166,20 +176,34 @@ def _marian_names(model: Transformer) -> Iterator[tuple[str, Tensor]]:
 
 
 class Contest:
-    """Both sides, ready to decode the same sources."""
+    """All sides, ready to decode the same sources."""
 
-    def __init__(self, model: Transformer, sources: list[list[int]]) -> None:
-        self.model, self.sources = model, sources
+    def __init__(self, model: Transformer, sources: list[list[int]], threads: int) -> None:
+        self.model, self.sources, self.threads = model, sources, threads
         self.other = marian(model)
         self.found: dict[str, list[list[int]]] = {}
+        self.folder = tempfile.TemporaryDirectory()
 
-    def ours(self, beam: int, size: int) -> None:
+    def sides(self, wanted: Sequence[str]) -> dict[str, Callable[[int, int], list[list[int]]]]:
+        """Name → what decodes all sources with a beam, in batches of a size."""
+        found: dict[str, Callable[[int, int], list[list[int]]]] = {"transformers": self.theirs}
+        found["unmask torch"] = functools.partial(self.ours, self.model)
+        for precision in ("fp32", "int8") if kernels() is not None else ():
+            if precision == "fp32" or kernels().unmask_has_int8():
+                fast = accelerated_transformer(self.model, precision)
+                found[f"unmask {precision}"] = functools.partial(self.ours, fast)
+        if importlib.util.find_spec("ctranslate2") is not None:
+            for precision in ("float32", "int8"):
+                found[f"ctranslate2 {precision}"] = functools.partial(self.ctranslate2, self.worker(precision))
+        return {name: run for name, run in found.items() if not wanted or name in wanted}
+
+    def ours(self, model: Transformer, beam: int, size: int) -> list[list[int]]:
         settings = DecodeSettings(beam=beam, max_ratio=RATIO, max_extra=EXTRA)
-        outputs = decode(self.model, self.sources, IDS, settings, batch_size=size)
-        self.found[f"unmask, {mode(beam)}"] = [one[0].ids for one in outputs]
+        outputs = decode(model, self.sources, IDS, settings, batch_size=size)
+        return [one[0].ids for one in outputs]
 
     @torch.inference_mode()
-    def theirs(self, beam: int, size: int) -> None:
+    def theirs(self, beam: int, size: int) -> list[list[int]]:
         found: list[list[int]] = []
         for first in range(0, len(self.sources), size):
             part = self.sources[first : first + size]
@@ -190,18 +214,43 @@ class Contest:
             out = self.other.generate(input_ids=ids, attention_mask=mask, num_beams=beam, do_sample=False, **most)
             rows = zip(out.tolist(), part, strict=True)
             found += [_until_end(row[1:])[: RATIO * len(source) + EXTRA] for row, source in rows]
-        self.found[f"transformers, {mode(beam)}"] = found
+        return found
 
-    def quickest(self, run: Callable[[int, int], None], beam: int, sizes: Sequence[int]) -> int:
+    def worker(self, precision: str) -> Any:
+        """The same model in CTranslate2."""
+        import ctranslate2
+
+        folder = Path(self.folder.name) / "model"
+        if not folder.exists():
+            tokens = [str(number) for number in range(self.model.settings.target_vocab_size)]
+            ids = TranslationIds(START, END, PADDING, 1)
+            export_ctranslate2(self.model, folder, tokens, tokens, ids, add_source_end=False)
+        return ctranslate2.Translator(
+            str(folder), compute_type=precision, inter_threads=self.threads, intra_threads=1, max_queued_batches=-1
+        )
+
+    def ctranslate2(self, worker: Any, beam: int, size: int) -> list[list[int]]:
+        most = RATIO * len(self.sources[-1]) + EXTRA
+        tokens = [[str(token) for token in source] for source in self.sources]
+        outputs = worker.translate_batch(tokens, beam_size=beam, max_batch_size=size, max_decoding_length=most)
+        pairs = zip(outputs, self.sources, strict=True)
+        return [[int(token) for token in one.hypotheses[0]][: RATIO * len(source) + EXTRA] for one, source in pairs]
+
+    def quickest(
+        self, run: Callable[[int, int], list[list[int]]], beam: int, sizes: Sequence[int], clock: Callable[[], float]
+    ) -> int:
         """The batch size at which a side is quickest, by one run each on a share of the sources."""
         every, took = self.sources, {}
         self.sources = every[::2]
         for size in sizes:
-            started = time.perf_counter()
+            started = clock()
             run(beam, size)
-            took[size] = time.perf_counter() - started
+            took[size] = clock() - started
         self.sources = every
         return min(took, key=lambda size: took[size])
+
+    def run(self, name: str, side: Callable[[int, int], list[list[int]]], beam: int, size: int) -> None:
+        self.found[f"{name}, {mode(beam)}"] = side(beam, size)
 
 
 def mode(beam: int) -> str:
@@ -225,16 +274,16 @@ def stand_in(options: argparse.Namespace) -> tuple[Transformer, list[list[int]]]
 
 def speed(options: argparse.Namespace) -> None:
     model, sources = stand_in(options)
-    contest = Contest(model, sources)
+    contest = Contest(model, sources, options.threads)
     contestants: dict[str, Callable[[], None]] = {}
     sizes = {}
-    for beam in (1, 5):
-        for name, run in (("transformers", contest.theirs), ("unmask", contest.ours)):
-            run(beam, options.batches[0])  # warm
-            size = contest.quickest(run, beam, options.batches)
-            contestants[f"{name}, {mode(beam)}"] = lambda run=run, beam=beam, size=size: run(beam, size)  # type: ignore[misc]
+    for beam in options.beams:
+        for name, side in contest.sides(options.only).items():
+            side(beam, options.batches[0])  # warm
+            size = contest.quickest(side, beam, options.batches, CLOCKS[options.clock])
             sizes[f"{name}, {mode(beam)}"] = size
-    best = common.interleaved(contestants, options.rounds)
+            contestants[f"{name}, {mode(beam)}"] = functools.partial(contest.run, name, side, beam, size)
+    best = common.interleaved(contestants, options.rounds, CLOCKS[options.clock])
     rows = []
     for name, seconds in best.items():
         base = best["transformers, " + name.split(", ")[1]]
@@ -247,18 +296,25 @@ def speed(options: argparse.Namespace) -> None:
                 "times theirs": round(base / seconds, 2),
             }
         )
-    lengths = torch.tensor([len(ids) for ids in contest.found["unmask, greedy"]]).float()
-    own, other = contest.found["unmask, greedy"], contest.found["transformers, greedy"]
-    equal = sum(one == two for one, two in zip(own, other, strict=True))
-    mean = sum(map(len, sources)) / len(sources)
-    print(
-        f"sources of {mean:.1f} tokens, greedy outputs of {lengths.mean():.1f} ± {lengths.std():.1f}, "
-        f"{equal} of {len(sources)} the same on both sides"
-    )
-    assert equal > 0.99 * len(sources), "the two sides do not compute the same"
+    if 1 in options.beams:
+        compare(contest)
     shape = f"{model.settings.num_decoder_layers} layers of {model.settings.hidden_size}"
     shape += f", {model.settings.target_vocab_size} tokens"
-    common.show(f"{len(sources)} sentences, {shape}, {options.threads} threads", rows, options.json)
+    title = f"{len(sources)} sentences, {shape}, {options.threads} threads, {options.clock} time"
+    common.show(title, rows, options.json)
+
+
+def compare(contest: Contest) -> None:
+    """How many greedy outputs are those of transformers; all of them but near ties where nothing is quantised."""
+    other, count = contest.found["transformers, greedy"], len(contest.sources)
+    lengths = torch.tensor([len(ids) for ids in other]).float()
+    mean = sum(map(len, contest.sources)) / count
+    print(f"sources of {mean:.1f} tokens, greedy outputs of {lengths.mean():.1f} ± {lengths.std():.1f}")
+    for name, own in contest.found.items():
+        if name.endswith("greedy") and name != "transformers, greedy":
+            equal = sum(one == two for one, two in zip(own, other, strict=True))
+            print(f"{name}: {equal} of {count} as transformers")
+            assert "int8" in name or equal > 0.99 * count, "the two sides do not compute the same"
 
 
 def profile(options: argparse.Namespace) -> None:
@@ -273,6 +329,8 @@ def profile(options: argparse.Namespace) -> None:
 
 def invariance(options: argparse.Namespace) -> None:
     model, draw = random_model(options, options.vocab), random.Random(0)
+    if options.engine != "torch":
+        model = accelerated_transformer(model, options.engine)
     sources = [[draw.randrange(4, options.vocab) for _ in range(draw.randint(1, 40))] for _ in range(64)]
     rows = []
     for beam in (1, 5):
@@ -304,6 +362,12 @@ def main() -> None:
     made.add_argument("--model", type=Path, help="a folder with a trained Transformer and its vocabulary")
     sizes = [32, 64, 128, 256]
     made.add_argument("--batches", type=lambda text: [int(size) for size in text.split(",")], default=sizes)
+    made.add_argument("--beams", type=lambda text: [int(size) for size in text.split(",")], default=[1, 5])
+    made.add_argument(
+        "--only", type=lambda text: text.split(","), default=[], help="names of decoders; all if not given"
+    )
+    made.add_argument("--clock", choices=CLOCKS, default="wall")
+    made.add_argument("--engine", choices=["torch", "fp32", "int8"], default="torch", help="for --invariance")
     made.add_argument("--invariance", action="store_true", help="count outputs that depend on their batch")
     made.add_argument("--profile", action="store_true", help="where the time of our decoder goes")
     options = made.parse_args()
