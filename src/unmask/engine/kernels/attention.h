@@ -109,6 +109,30 @@ static void mix_values(int count, const float *weights, int64_t width, const flo
 /* Room that `attend` needs, in floats: scores of a strip of queries, and their answers. */
 INLINE int64_t attend_room(int64_t length, int64_t size) { return ATTEND_ROWS * (whole_lanes(length) + size); }
 
+/* The scores of one query, whose sums are taken in four parts: one long sum would wait for itself. */
+static void scores_of_one(const float *q, const float *keys, int64_t size, int64_t width, float *out) {
+    for (int64_t key = 0; key < width; key += LANES) {
+        const float *b = keys + key * size;
+        vec part[4] = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
+        for (int64_t d = 0; d < size; d += 4)
+            UNROLL for (int j = 0; j < 4; j++) part[j] += splat(q[d + j]) * load(b + (d + j) * LANES);
+        store(out + key, (part[0] + part[1]) + (part[2] + part[3]));
+    }
+}
+
+/* The values of one query, likewise. */
+static void mix_values_of_one(const float *weights, const float *values, int64_t stride, int64_t size, int64_t length,
+                              float share, float *out) {
+    for (int64_t d = 0; d < size; d += LANES) {
+        vec part[4] = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
+        int64_t k = 0;
+        for (; k + 4 <= length; k += 4)
+            UNROLL for (int j = 0; j < 4; j++) part[j] += splat(weights[k + j]) * load(values + (k + j) * stride + d);
+        for (; k < length; k++) part[0] += splat(weights[k]) * load(values + k * stride + d);
+        store(out + d, ((part[0] + part[1]) + (part[2] + part[3])) * splat(share));
+    }
+}
+
 /* What is looked at by one head: keys that were turned, and values, whose rows are `stride` apart. */
 typedef struct {
     const float *turned, *values;
@@ -116,6 +140,14 @@ typedef struct {
     const float *mask; /* (queries, mask_stride) added to the scores: 0, or -∞ for what a query must not see; or NULL */
     int64_t mask_stride;
 } looked_at;
+
+/* One query that may see everything, as in greedy decoding. */
+static void attend_one(const float *q, const looked_at *at, int64_t size, float *out, float *room) {
+    int64_t width = whole_lanes(at->length);
+    scores_of_one(q, at->turned, size, width, room);
+    float share = soften(room, at->length, width);
+    mix_values_of_one(room, at->values, at->stride, size, at->length, share, out);
+}
 
 /* `count` queries; heads of `size`, a multiple of 16. */
 static void attend(const float *q, int64_t count, int64_t stride, const looked_at *at, int64_t size, float *out,

@@ -36,6 +36,7 @@ typedef struct {
     const beam *beams;
     int64_t num_beams, count, longest; /* rows; the most keys that anybody looks at */
     const int64_t *ids, *cells;        /* of each row: the token, and where its keys and values go */
+    int alone;                         /* no source ever has more than one row */
 } step;
 
 static int64_t own_heads(const decoder *model) {
@@ -110,6 +111,14 @@ static void keep(const step *of, const beam *one, const layer *by, int64_t head_
     }
 }
 
+/* The rows of one source look at something. With a single beginning there is nothing to share. */
+static void look(const step *of, const beam *one, const float *q, int64_t stride, const looked_at *at, float *out,
+                 int64_t out_stride, float *room) {
+    int64_t size = of->model->stack.head_size;
+    if (of->alone) attend_one(q, at, size, out, room);
+    else attend(q, one->count, stride, at, size, out, out_stride, room);
+}
+
 /* Each row looks at its own past, the newest token in it. */
 static void attend_past(const step *of, const layer *by, int64_t head_before, const float *qkv, float *context,
                         float *room) {
@@ -120,8 +129,8 @@ static void attend_past(const step *of, const layer *by, int64_t head_before, co
         for (int64_t head = 0; head < by->heads; head++) {
             int64_t base = (head_before + head) * one->capacity * size;
             looked_at past = {one->keys + base, one->values + base, one->cells, size, one->mask, one->capacity};
-            attend(qkv + one->row * stride + head * size, one->count, stride, &past, size,
-                   context + one->row * width + head * size, width, room);
+            look(of, one, qkv + one->row * stride + head * size, stride, &past,
+                 context + one->row * width + head * size, width, room);
         }
     }
 }
@@ -136,8 +145,8 @@ static void attend_source(const step *of, const cross *by, int64_t head_before, 
             int64_t before = (head_before + head) * size;
             looked_at source = {one->source_keys + before * whole_lanes(one->source_length),
                                 one->source_values + before * one->source_length, one->source_length, size, NULL, 0};
-            attend(q + one->row * stride + head * size, one->count, stride, &source, size,
-                   context + one->row * width + head * size, width, room);
+            look(of, one, q + one->row * stride + head * size, stride, &source,
+                 context + one->row * width + head * size, width, room);
         }
     }
 }

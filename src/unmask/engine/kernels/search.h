@@ -400,7 +400,8 @@ static int one_step(errand *of, desk *with) {
     if (count < 0) return NO_MEMORY;
     for (int64_t b = 0; b < with->under_way; b++)
         longest = larger_of(longest, larger_of(with->beams[b].source_length, with->beams[b].cells));
-    step now = {asked->writer, with->beams, with->under_way, count, longest, with->ids, with->cells};
+    step now = {asked->writer, with->beams, with->under_way, count, longest, with->ids, with->cells,
+                asked->width == 1};
     buffers room_of;
     char *bytes = room_for(&with->buffers, step_buffers(asked->writer, count, longest, NULL, &room_of));
     if (!bytes) return NO_MEMORY;

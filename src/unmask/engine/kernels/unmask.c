@@ -56,7 +56,7 @@ static int step_rows(const given_step *of, int64_t from, int64_t until, room *ow
                           of->source_keys + of->key_starts[source], of->source_values + of->value_starts[source],
                           of->lengths[source], i, 1, of->position, NULL};
     }
-    step now = {model, beams, count, count, longest, of->ids + from, cells};
+    step now = {model, beams, count, count, longest, of->ids + from, cells, 1};
     buffers with;
     char *bytes = room_for(own, step_buffers(model, count, longest, NULL, &with));
     if (bytes) {

@@ -44,21 +44,42 @@ INLINE vec smaller(vec a, vec b) {
 
 INLINE vec size_of(vec a) { return (vec)((ivec)a & 0x7fffffff); }
 
+#ifdef __AVX512F__
+/* Halves until four are left, with this instruction. */
+#define HALVED(a, with) \
+    __m256 eight = with##256(_mm512_castps512_ps256((__m512)a), _mm256_castpd_ps(_mm512_extractf64x4_pd((__m512d)a, 1))); \
+    __m128 four = with(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1)); \
+    __m128 two = with(four, _mm_movehl_ps(four, four)); \
+    return _mm_cvtss_f32(with(two, _mm_shuffle_ps(two, two, 1)))
+#define add_lanes256 _mm256_add_ps
+#define add_lanes _mm_add_ps
+#define most_lanes256 _mm256_max_ps
+#define most_lanes _mm_max_ps
+#endif
+
 /* Always in the same order: the halves are added until one number is left. */
 INLINE float sum_of(vec a) {
+#ifdef __AVX512F__
+    HALVED(a, add_lanes);
+#else
     float x[LANES];
     store(x, a);
     for (int half = LANES / 2; half; half /= 2)
         for (int i = 0; i < half; i++) x[i] += x[i + half];
     return x[0];
+#endif
 }
 
 INLINE float largest_of(vec a) {
+#ifdef __AVX512F__
+    HALVED(a, most_lanes);
+#else
     float x[LANES];
     store(x, a);
     for (int half = LANES / 2; half; half /= 2)
         for (int i = 0; i < half; i++) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
     return x[0];
+#endif
 }
 
 /* The first `count` lanes, the others `rest`. */
