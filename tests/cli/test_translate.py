@@ -115,6 +115,8 @@ class TestCommands:
             (["translate", "MODEL", "nothing.txt"], "nothing.txt: no such file"),
             (["translate", "MODEL", "--text", "a", "--sample", "--beam", "4"], "no beam"),
             (["predict", "MODEL", "--text", "a"], "translator"),
+            (["export", "MODEL", "--to", "onnx", "--out", "x"], "exported to marian or ctranslate2"),
+            (["export", "MODEL", "--to", "marian", "--out", "x", "--int8"], "--head and --int8 are for encoders"),
             (["evaluate", "MODEL", "a.txt", "b.txt", "c.txt"], "3 files"),
             (["train", "translate", "--train", "a", "b"], "--out"),
             (["train", "translate", "nothing", "--train", "a", "b", "--out", "x"], "no such file, nor a config"),

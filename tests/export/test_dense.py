@@ -9,12 +9,19 @@ import pytest
 import torch
 
 from unmask.errors import TaskError
-from unmask.export import onnx as exporting
+from unmask.export import parity
 from unmask.export.dense import DenseBert
 from unmask.export.onnx import export_onnx
 from unmask.models.bert import Bert
 from unmask.models.init import build_model
-from unmask.models.settings import BertSettings, ClassifySettings, SpanSettings, TagSettings
+from unmask.models.settings import (
+    BertSettings,
+    ClassifySettings,
+    MaskedTokenSettings,
+    NextSentenceSettings,
+    SpanSettings,
+    TagSettings,
+)
 from unmask.nn.batch import Batch
 
 IDS = [[5, 6, 7, 8, 9, 10], [11, 12], [3, 4, 5, 1]]
@@ -66,8 +73,30 @@ def test_tags_and_spans() -> None:
         encoded = model(Batch.of(IDS))
         said = model.tag_logits(encoded) if head.kind == "tag" else model.span_logits(encoded)
         found = DenseBert(model)(*rectangle())
+        if head.kind == "qa":
+            found = torch.stack(found, -1)
         for row, rows in enumerate(encoded.layout.split(said)):
             torch.testing.assert_close(found[row, : len(rows)], rows, atol=2e-6, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_masked_tokens() -> None:
+    for tied in (True, False):
+        model = bert(heads=(MaskedTokenSettings(tied=tied),))
+        encoded = model(Batch.of(IDS))
+        found = DenseBert(model)(*rectangle())
+        for row, rows in enumerate(encoded.layout.split(model.masked_token_logits(encoded.sequence))):
+            torch.testing.assert_close(found[row, : len(rows)], rows, atol=2e-6, rtol=1e-5)
+
+
+def test_the_head_asked_for() -> None:
+    model = bert(heads=(MaskedTokenSettings(), NextSentenceSettings(), ClassifySettings(labels=("a", "b"))))
+    assert DenseBert(model).head == "classify"
+    assert DenseBert(model, "mlm").head == "mlm"
+    assert DenseBert(model, "none").head is None
+    for head, said in (("tag", "has mlm, nsp, classify"), ("nsp", "one of classify, tag, qa, mlm or none")):
+        with pytest.raises(TaskError, match=said):
+            DenseBert(model, head)
 
 
 def test_what_cannot_be_exported() -> None:
@@ -88,7 +117,7 @@ def test_an_onnx_file_says_the_same(heads: Any, tmp_path: Path) -> None:
 
 def test_an_onnx_file_that_says_something_else_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(exporting, "TOLERANCE", -1.0)
+    monkeypatch.setattr(parity, "TOLERANCE", -1.0)
     with pytest.raises(TaskError, match="something else"):
         export_onnx(bert(), tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -10,10 +10,7 @@ import contextlib
 import importlib
 import importlib.util
 import io
-import logging
-import os
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +22,7 @@ from unmask.bench.contestants import Ids, Padded, Peer, Rows
 from unmask.bundle import Bundle
 from unmask.export.dense import INPUTS, VECTORS
 from unmask.export.onnx import export_onnx
+from unmask.export.packages import silence
 from unmask.models.bert import Bert
 from unmask.models.huggingface import is_plain
 from unmask.models.settings import BertSettings
@@ -41,31 +39,8 @@ def installed(names: Sequence[str] = PEERS) -> list[str]:
 @contextlib.contextmanager
 def peers_of(bundle: Bundle, names: Sequence[str], ids: Ids, threads: int) -> Iterator[list[Peer]]:
     """The peers with the model of a bundle; what they need on disk is gone afterwards."""
-    with tempfile.TemporaryDirectory() as spare, _silence():
+    with tempfile.TemporaryDirectory() as spare, silence():
         yield [peer for name in names for peer in _MAKERS[name](bundle, Path(spare), ids, threads)]
-
-
-#: Nothing is fetched while measuring, and CI is what OpenVINO's own telemetry takes for a no.
-_QUIET = {"HF_HUB_OFFLINE": "1", "CI": "true"}
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Peers say much while they convert; the environment is afterwards as it was."""
-    before = {name: os.environ.get(name) for name in _QUIET}
-    logging.disable(logging.WARNING)
-    os.environ.update(_QUIET)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _plain(bundle: Bundle, spare: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""`unmask export`: a translator for other programs."""
+"""`unmask export`: a model for other programs."""
 
 from __future__ import annotations
 
@@ -9,28 +9,92 @@ import typer
 
 from unmask.cli import console
 from unmask.cli.models import Json, Overwrite
-from unmask.cli.translate import translator_of
 from unmask.errors import TaskError, UserError
 
-_KINDS = ("marian", "ctranslate2")
+_KINDS = ("onnx", "openvino", "ctranslate2", "marian")
+_LOADED_BY = {
+    "onnx": "onnxruntime.InferenceSession",
+    "openvino": "openvino.compile_model",
+    "ctranslate2": "ctranslate2.Encoder",
+}
 
 
 def export(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A translator: folder, or run folder.")],
-    to: Annotated[str, typer.Option("--to", metavar="KIND", help="marian (Hugging Face) or ctranslate2.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Short name, Hub id, folder, or run folder.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="KIND", help="onnx, openvino or ctranslate2; a translator: ctranslate2 or marian."
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write.")],
+    head: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HEAD", help="classify, tag, qa, mlm, or none for vectors; default: what it was made for."
+        ),
+    ] = None,
+    int8: Annotated[bool, typer.Option("--int8", metavar="", help="Weights in int8, by that program's tool.")] = False,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Write a translator so that `transformers` (MarianMTModel) or CTranslate2 loads it as the same model."""
+    """Write a model so that ONNX Runtime, OpenVINO, CTranslate2 or `transformers` (Marian) runs it as the same model.
+
+    What was written is run on sample texts and compared; if it says something else, nothing is written.
+    """
+    if to not in _KINDS:
+        raise UserError(f"--to is one of {', '.join(_KINDS)}, given {to!r}")
+    console.new_folder_path(out, overwrite=overwrite)
+    from unmask.cli.predict import load_named
+    from unmask.models.bert import Bert
+
+    bundle = load_named(model, "torch")
+    if bundle.languages is not None:
+        _export_translator(model, bundle.translator, to, out, head, int8, overwrite=overwrite, json=json)
+        return
+    if not isinstance(bundle.model, Bert):
+        raise TaskError(f"{model}: encoders (BERT) and translators can be exported, and this is neither")
+    if to == "marian":
+        raise TaskError(
+            f"{model}: marian is for translators; its folder is what transformers reads, if it is plain BERT"
+        )
+    _export_encoder(bundle, to, out, head, int8, overwrite=overwrite, json=json)
+
+
+def _export_encoder(
+    bundle: Any, to: str, out: Path, head: str | None, int8: bool, *, overwrite: bool, json: bool
+) -> None:
+    from unmask.export.folder import Encoder, check_kind, export_encoder
+
+    encoder = Encoder(bundle.model, bundle.tokenizer, bundle.sentence)
+    with console.status(f"exporting to {to}"):
+        found = export_encoder(encoder, out, check_kind(to), head=head, int8=int8, overwrite=overwrite)
+    parity = found.parity
+    if json:
+        checked = None if parity is None else {"largest": parity.largest, "relative": parity.relative}
+        console.print_json({"folder": str(out), "kind": to, "head": found.head, "int8": int8, "difference": checked})
+        return
+    what = "vectors" if found.head is None else f"{found.head} head"
+    console.result(f"{out}  {what} for {_LOADED_BY[to]}")
+    if parity is None:
+        console.say(
+            "not compared with the model itself, for onnxruntime is not installed: pip install 'unmask[export]'"
+        )
+    else:
+        console.say(f"compared with the model itself on {parity.rows:,} rows of output: {parity}")
+
+
+def _export_translator(
+    name: str, translator: Any, to: str, out: Path, head: str | None, int8: bool, *, overwrite: bool, json: bool
+) -> None:
     from unmask.models.transformer import Transformer
 
-    if to not in _KINDS:
-        raise UserError(f"--to is {' or '.join(_KINDS)}, given {to!r}")
-    console.new_folder_path(out, overwrite=overwrite)
-    translator = translator_of(model)
+    if to not in ("marian", "ctranslate2"):
+        raise TaskError(f"{name}: is a translator, which is exported to marian or ctranslate2; {to} is for encoders")
+    if head is not None or int8:
+        raise TaskError(f"{name}: is a translator; --head and --int8 are for encoders")
     if not isinstance(translator.model, Transformer):
-        raise TaskError(f"{model}: only a Transformer can be exported, and this is an LSTM")
+        raise TaskError(f"{name}: only a Transformer can be exported, and this is an LSTM")
     (_marian if to == "marian" else _ctranslate2)(translator, out, overwrite)
     if json:
         console.print_json({"folder": str(out), "kind": to})
