@@ -28,6 +28,7 @@ from unmask.models.settings import (
     GptSettings,
     HeadSettings,
     LstmSettings,
+    MaskedTokenSettings,
     StackSettings,
     TagSettings,
     TransformerSettings,
@@ -35,6 +36,7 @@ from unmask.models.settings import (
 from unmask.models.transformer import Transformer
 from unmask.nn.batch import Batch
 from unmask.nn.settings import (
+    AdaptiveSettings,
     BucketSettings,
     DropoutSettings,
     LayerSettings,
@@ -108,8 +110,12 @@ ALTERNATIVES: dict[str | tuple[type[Settings], str], Other] = {
     (TagSettings, "labels"): Other(("a", "b", "c")),
     (TagSettings, "dropout"): Other(0.5),
     (LstmSettings, "dropout"): Other(0.5),
+    (TransformerSettings, "output"): Other(AdaptiveSettings(cutoffs=(4,)), {"tie": "none"}),
+    (MaskedTokenSettings, "output"): Other(AdaptiveSettings(cutoffs=(4,)), {"tied": False}),
+    (AdaptiveSettings, "cutoffs"): Other((5,)),
+    (AdaptiveSettings, "div_value"): Other(2.0),
 }
-REQUIRED = {"labels": ("a", "b")}
+REQUIRED = {"labels": ("a", "b"), "cutoffs": (4,)}
 
 
 def every_class() -> list[type[Settings]]:
@@ -153,7 +159,8 @@ def pairs(cls: type[Settings], name: str) -> list[tuple[Model, Model]]:
                 continue
             one, two = cls(**required | other.base), cls(**required | other.base | {name: other.value})
             wrap = (lambda part: (part,)) if place == "heads" else (lambda part: part)
-            made.append((model.replace(**{place: wrap(one)}), model.replace(**{place: wrap(two)})))
+            free = {"tie": "none"} if place == "output" else {}
+            made.append((model.replace(**{place: wrap(one)} | free), model.replace(**{place: wrap(two)} | free)))
     return made
 
 
@@ -167,6 +174,8 @@ def places(cls: type[Settings], model: Model) -> list[str | None]:
         return ["dropout"]
     if cls in options_of(PositionSettings):
         return ["positions"]
+    if cls is AdaptiveSettings:
+        return ["output"] if isinstance(model, TransformerSettings) else []
     return ["heads"] if cls in options_of(HeadSettings) and isinstance(model, BertSettings) else []
 
 
@@ -220,7 +229,7 @@ KNOBS = [(cls, name) for cls in CLASSES if cls not in BASES for name in cls.mode
 
 def test_all_classes_are_found_and_hosted() -> None:
     hosted = {*options_of(PositionSettings), *options_of(HeadSettings), *map(type, MODELS.values())}
-    assert set(CLASSES) == hosted | {DropoutSettings, *BASES}
+    assert set(CLASSES) == hosted | {AdaptiveSettings, DropoutSettings, *BASES}
     for base in BASES:
         assert any(issubclass(cls, base) and cls not in BASES for cls in CLASSES)
 

@@ -58,6 +58,8 @@ class DenseBert(nn.Module):
         self.sentence = sentence if self.head is None else None
         if self.head == "tag" and getattr(model.heads["tag"], "crf", None) is not None:
             raise TaskError("a CRF searches for the best path, which is no tensor operation: it cannot be exported")
+        if self.head == "mlm" and getattr(model.heads["mlm"], "adaptive", None) is not None:
+            raise TaskError("an adaptive output is not exported: take the vectors alone with --head none")
         self._write_positions()
         self.eval()
 

@@ -11,7 +11,7 @@ from unmask.errors import TaskError
 from unmask.models.settings import BertSettings, ClassifySettings, HeadSettings
 from unmask.nn.batch import Batch
 from unmask.nn.block import Chosen
-from unmask.nn.build import build_activation, build_embedding_positions, build_encoder, build_norm
+from unmask.nn.build import build_activation, build_adaptive, build_embedding_positions, build_encoder, build_norm
 from unmask.nn.embeddings import Embeddings
 from unmask.nn.heads import ClassifyHead, MaskedTokenHead, PairHead, Pooler, SpanHead, TagHead, pool
 from unmask.nn.layout import Layout
@@ -157,7 +157,8 @@ def _build_head(head: HeadSettings, settings: BertSettings) -> nn.Module:
         case "mlm":
             norm = build_norm("layer", hidden, settings.norm_eps)
             activation = build_activation(settings.activation)
-            return MaskedTokenHead(settings.vocab_size, hidden, activation, norm, tied=head.tied)
+            adaptive = build_adaptive(head.output, settings.vocab_size, hidden, bias=True)
+            return MaskedTokenHead(settings.vocab_size, hidden, activation, norm, tied=head.tied, adaptive=adaptive)
         case "nsp" | "sop":
             return PairHead(hidden)
         case "classify":

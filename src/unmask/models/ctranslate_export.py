@@ -30,6 +30,7 @@ _ALLOWED: dict[str, tuple[object, ...]] = {
     "ffn": (True,),
     "norm": ("layer", "rms"),
     "residual": (True,),
+    "output": (None,),
 }
 #: The names of a norm's two tensors there.
 _NORM = {"weight": "gamma", "bias": "beta"}

@@ -35,6 +35,7 @@ from unmask.models.settings import (
 from unmask.models.tensorflow import read_tensorflow
 from unmask.models.weights import WeightSource, read_weights
 from unmask.models.weights_write import write_weights
+from unmask.nn.adaptive import AdaptiveOutput
 from unmask.storage import atomic_write, new_folder
 
 #: Raised when a folder changes so that older versions would read it wrongly.
@@ -86,13 +87,15 @@ def load_model(
     found: dict[str, Tensor] = {}
     for name, place in wanted.items():
         if name in new:
-            found[name] = torch.empty(place.shape, dtype=dtype)
+            found[name] = torch.empty(place.shape, dtype=dtype if place.is_floating_point() else place.dtype)
         else:
             tensor = contents.source.tensor(contents.names[name])
             found[name] = _as_type(tensor, dtype, f"{folder}: {name}") if place.is_floating_point() else tensor
     assign(model, found)
     if new and isinstance(model, Bert):
         _start_fresh(model, new, seed)
+    if not all(module.is_ordered for module in model.modules() if isinstance(module, AdaptiveOutput)):
+        raise ModelError(f"{folder}: the order of its tokens by frequency does not have each of them once")
     used = [contents.names[name] for name in wanted if name not in new]
     unused = tuple(sorted((set(contents.names.values()) - set(used)) | set(contents.unknown)))
     return model.eval(), LoadReport(len(used), len(used) + len(unused), tuple(sorted(new)), unused)

@@ -198,7 +198,9 @@ def _plain_head(head: HeadSettings) -> bool:
             return head.pooling == "pooler" and not head.window_attention
         case TagSettings():
             return not head.crf
-        case MaskedTokenSettings() | NextSentenceSettings() | SpanSettings():
+        case MaskedTokenSettings():
+            return head.output is None
+        case NextSentenceSettings() | SpanSettings():
             return True
         case _:
             return False

@@ -38,6 +38,7 @@ _ALLOWED: dict[str, tuple[object, ...]] = {
     "final_norm": (False,),
     "embedding_norm": (False,),
     "residual": (True,),
+    "output": (None,),
 }
 
 
@@ -81,6 +82,11 @@ def check_expressible(settings: TransformerSettings, allowed: Mapping[str, tuple
     """TaskError that names the first setting which another program's model cannot have."""
     for name, values in allowed.items():
         given = settings.positions.kind if name == "positions" else getattr(settings, name)
+        if name == "output" and given is not None:
+            raise TaskError(
+                f"an adaptive output cannot be written for {where}, which has one softmax; save the model in our own "
+                "layout instead"
+            )
         if given not in values:
             known = " or ".join(str(value).lower() for value in values)
             raise TaskError(

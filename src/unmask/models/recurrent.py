@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from unmask.errors import SettingsError
 from unmask.models.bert import num_parameters
 from unmask.models.settings import LstmSettings, TransformerSettings
 from unmask.models.transformer import Transformer
@@ -23,6 +24,7 @@ from unmask.nn.embeddings import Embeddings
 from unmask.nn.layout import Layout
 from unmask.nn.positions.base import NoPositions
 from unmask.nn.table import vector_table
+from unmask.nn.vocabulary import vocabulary_loss
 
 #: The hidden and the cell state, each (layers, B, H).
 State = tuple[Tensor, Tensor]
@@ -171,6 +173,10 @@ class LstmSeq2Seq(nn.Module):
         """(R, H) → (R, V)."""
         return F.linear(rows, *self.output_layer)
 
+    def token_loss(self, rows: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Cross-entropy of these logits with targets (R,), summed; with `smoothing`, part of each answer spread out."""
+        return vocabulary_loss(rows, *self.output_layer, targets, smoothing)
+
     @property
     def output_layer(self) -> tuple[Tensor, Tensor]:
         """Weight (V, H) and bias (V,) of what gives logits."""
@@ -203,6 +209,8 @@ class LstmSeq2Seq(nn.Module):
 
 def lstm_like(settings: TransformerSettings, attention: bool, num_layers: int = 2) -> LstmSettings:
     """The LSTM seq2seq whose number of parameters is nearest to that of a Transformer, for the same vocabularies."""
+    if settings.output is not None:
+        raise SettingsError("an adaptive output is a Transformer's; an LSTM has one softmax: leave output out")
 
     def lstm(half: int) -> LstmSettings:
         return LstmSettings(

@@ -10,6 +10,7 @@ from unmask.config import Settings
 from unmask.errors import SettingsError
 from unmask.nn.settings import (
     ActivationName,
+    AdaptiveSettings,
     DropoutSettings,
     LayerSettings,
     LayerShape,
@@ -44,6 +45,13 @@ class MaskedTokenSettings(Settings):
 
     kind: Literal["mlm"] = "mlm"
     tied: bool = True  # the output matrix is the token embedding
+    output: AdaptiveSettings | None = None  # None: one softmax over the whole vocabulary
+
+    @model_validator(mode="after")
+    def _check_output(self) -> Self:
+        if self.output is not None and self.tied:
+            raise ValueError("an adaptive output has matrices of its own, of other shapes: set tied to false")
+        return self
 
 
 class NextSentenceSettings(Settings):
@@ -147,6 +155,8 @@ class BertSettings(StackSettings):
         if len(set(kinds)) < len(kinds):
             raise ValueError(f"each kind of head at most once, given {', '.join(kinds)}")
         for head in self.heads:
+            if head.kind == "mlm" and head.output is not None:
+                head.output.check_fits(self.vocab_size, self.hidden_size)
             if reads_pooler(head) and not self.pooler:
                 raise ValueError(f"the {head.kind} head reads the pooled output: set pooler to true")
         return self
@@ -178,6 +188,7 @@ class TransformerSettings(LayerSettings):
     embedding_norm: bool = False
     tie: Tie = "all"
     output_bias: bool = False
+    output: AdaptiveSettings | None = None  # None: one softmax over the whole vocabulary
 
     positions: PositionSettings = SinusoidalSettings()
     activation: ActivationName = "relu"
@@ -188,6 +199,13 @@ class TransformerSettings(LayerSettings):
     @model_validator(mode="after")
     def _check_vocabularies(self) -> Self:
         _check_tie(self.tie, self.source_vocab_size, self.target_vocab_size)
+        if self.output is not None:
+            self.output.check_fits(self.target_vocab_size, self.hidden_size)
+            if self.tie != "none":
+                raise ValueError(
+                    f"an adaptive output has matrices of its own, of other shapes, which tie {self.tie!r} would make "
+                    "one with the embedding: set tie to 'none'"
+                )
         return self
 
 

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from unmask.errors import TaskError
 from unmask.models.assign import assign, named_tensors
 from unmask.models.bert import Bert
 from unmask.models.init import Model, assemble
 from unmask.models.settings import BertSettings, GptSettings, StackSettings
+from unmask.nn.heads import MaskedTokenHead
 
 #: BERT's tensors that have a row for each token of the vocabulary.
 _BY_TOKEN = {"encoder.embeddings.token.weight", "heads.mlm.bias", "heads.mlm.output.weight"}
@@ -93,6 +95,8 @@ def extend_vocabulary(model: Bert, pieces: Sequence[Sequence[int]]) -> Bert:
     A new token begins as the mean of its pieces, which is what the model knew of it. In the MLM head it is at first
     as probable as its pieces are on average.
     """
+    if any(isinstance(head, MaskedTokenHead) and head.adaptive is not None for head in model.heads.values()):
+        raise TaskError("tokens cannot be added under an adaptive output, whose clusters are fixed: train from nothing")
     if any(not ids for ids in pieces):
         raise ValueError("a new token needs at least one old token that it was written with")
     settings = model.settings.replace(vocab_size=model.settings.vocab_size + len(pieces))

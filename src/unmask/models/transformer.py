@@ -9,16 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unmask.errors import TaskError
 from unmask.models.settings import TransformerSettings
 from unmask.nn.batch import Batch
 from unmask.nn.block import DecoderBlock, DecoderPast
 from unmask.nn.branches import Cells, StepMask, StepPlan, Tree, whole_registers
-from unmask.nn.build import build_decoder, build_embedding_positions, build_encoder, build_norm
+from unmask.nn.build import build_adaptive, build_decoder, build_embedding_positions, build_encoder, build_norm
 from unmask.nn.embeddings import Embeddings
 from unmask.nn.layout import Layout
 from unmask.nn.masks import Mask
 from unmask.nn.plan import AttentionPlan
 from unmask.nn.table import vector_table
+from unmask.nn.vocabulary import vocabulary_loss
 
 
 class Memory(NamedTuple):
@@ -78,8 +80,11 @@ class Transformer(nn.Module):
         self.target_embeddings = _embeddings(settings, target)
         self.encoder = build_encoder(settings, settings.uniform(settings.num_encoder_layers))
         self.decoder = build_decoder(settings, settings.uniform(settings.num_decoder_layers))
-        self.output = nn.Linear(hidden, settings.target_vocab_size, bias=False) if settings.tie == "none" else None
-        self.output_bias = nn.Parameter(torch.zeros(settings.target_vocab_size)) if settings.output_bias else None
+        size, bias = settings.target_vocab_size, settings.output_bias
+        self.adaptive = build_adaptive(settings.output, size, hidden, bias=bias)
+        apart = settings.tie == "none" and self.adaptive is None
+        self.output = nn.Linear(hidden, size, bias=False) if apart else None
+        self.output_bias = nn.Parameter(torch.zeros(size)) if bias and self.adaptive is None else None
 
     def forward(self, source: Batch, target: Batch) -> Tensor:
         """All target positions at once, as in training: (R, V) logits, row r for the token after row r."""
@@ -98,12 +103,25 @@ class Transformer(nn.Module):
         return self.decoder(self.target_embeddings(target), own, memory.rows, cross)
 
     def logits(self, rows: Tensor) -> Tensor:
-        """(R, H) → (R, V)."""
-        return F.linear(rows, *self.output_layer)
+        """(R, H) → (R, V). Of an adaptive output these are log-probabilities, whose softmax is the same."""
+        return F.linear(rows, *self.output_layer) if self.adaptive is None else self.adaptive(rows)
+
+    def token_loss(self, rows: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Cross-entropy of these logits with targets (R,), summed; with `smoothing`, part of each answer spread out."""
+        if self.adaptive is None:
+            return vocabulary_loss(rows, *self.output_layer, targets, smoothing)
+        if smoothing:
+            raise TaskError(
+                "label smoothing spreads over the whole vocabulary, which an adaptive output does not compute: "
+                "set smoothing to 0"
+            )
+        return self.adaptive.loss(rows, targets)
 
     @property
     def output_layer(self) -> tuple[Tensor, Tensor | None]:
         """Weight (V, H) and bias (V,) of what gives logits."""
+        if self.adaptive is not None:
+            raise TaskError("an adaptive output has no single matrix")
         return self.target_embeddings.token.weight if self.output is None else self.output.weight, self.output_bias
 
     def initialise(self, generator: torch.Generator) -> None:

@@ -8,6 +8,7 @@ from typing import assert_never
 import torch.nn.functional as F
 from torch import nn
 
+from unmask.nn.adaptive import AdaptiveOutput
 from unmask.nn.attend import Attend
 from unmask.nn.attention import MultiHeadAttention, NoProjections, Projections, SharedProjections
 from unmask.nn.block import DecoderBlock, DecoderStack, EncoderBlock, EncoderStack, NoSublayer
@@ -26,7 +27,7 @@ from unmask.nn.positions import (
     TransformerXLPositions,
 )
 from unmask.nn.scores import Additive, Dot, NormedDot, ScaledDot, Score
-from unmask.nn.settings import ActivationName, LayerSettings, LayerShape, NormName, SinusoidalSettings
+from unmask.nn.settings import ActivationName, AdaptiveSettings, LayerSettings, LayerShape, NormName, SinusoidalSettings
 
 
 def build_activation(name: ActivationName) -> Activation:
@@ -88,6 +89,15 @@ def build_projections(settings: LayerSettings, num_heads: int) -> Projections:
             return NoProjections(hidden, num_heads, head)
         case _:
             assert_never(settings.projections)
+
+
+def build_adaptive(
+    output: AdaptiveSettings | None, vocab_size: int, hidden_size: int, *, bias: bool
+) -> AdaptiveOutput | None:
+    """The adaptive output, where settings ask for one."""
+    if output is None:
+        return None
+    return AdaptiveOutput(vocab_size, hidden_size, output.cutoffs, output.div_value, bias=bias)
 
 
 def build_embedding_positions(settings: LayerSettings, vocab_size: int, max_length: int) -> Positions:

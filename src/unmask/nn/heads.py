@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unmask.nn.adaptive import AdaptiveOutput
 from unmask.nn.crf import CRF
 from unmask.nn.dropout import Dropout
 from unmask.nn.ffn import Activation
@@ -48,28 +49,41 @@ class Pooler(nn.Module):
 
 
 class MaskedTokenHead(nn.Module):
-    """Which token was masked. The output matrix is the token embedding's own unless untied."""
+    """Which token was masked. The output matrix is the token embedding's own unless untied; or it is adaptive."""
 
     def __init__(
-        self, vocab_size: int, hidden_size: int, activation: Activation, norm: nn.Module, *, tied: bool
+        self,
+        vocab_size: int,
+        hidden_size: int,
+        activation: Activation,
+        norm: nn.Module,
+        *,
+        tied: bool,
+        adaptive: AdaptiveOutput | None = None,
     ) -> None:
         super().__init__()
         self.dense = nn.Linear(hidden_size, hidden_size)
         self.activation = activation
         self.norm = norm
-        self.output = None if tied else nn.Linear(hidden_size, vocab_size, bias=False)
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        self.adaptive = adaptive
+        self.output = None if tied or adaptive is not None else nn.Linear(hidden_size, vocab_size, bias=False)
+        self.bias = None if adaptive is not None else nn.Parameter(torch.zeros(vocab_size))
 
     def initialise(self, generator: torch.Generator) -> None:
         """No token preferred at first."""
-        nn.init.zeros_(self.bias)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def forward(self, rows: Tensor, embedding: Tensor) -> Tensor:
         """(R', H) → logits (R', V). Give only the masked rows: the vocabulary is the dear part."""
+        if self.adaptive is not None:
+            return self.adaptive(self._prepared(rows))
         return F.linear(self._prepared(rows), self._weight(embedding), self.bias)
 
     def loss(self, rows: Tensor, embedding: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy of the logits with targets (R',), summed; quicker than by way of all logits."""
+        if self.adaptive is not None:
+            return self.adaptive.loss(self._prepared(rows), targets)
         return vocabulary_loss(self._prepared(rows), self._weight(embedding), self.bias, targets)
 
     def _prepared(self, rows: Tensor) -> Tensor:

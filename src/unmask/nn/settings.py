@@ -116,6 +116,33 @@ PositionSettings = Annotated[
 ]
 
 
+class AdaptiveSettings(Settings):
+    """Adaptive softmax: tokens beyond the first cutoff, by frequency, stand in clusters that are ever narrower."""
+
+    kind: Literal["adaptive"] = "adaptive"
+    cutoffs: Annotated[tuple[Size, ...], Field(min_length=1, max_length=20)]  # where a new cluster begins, by rank
+    div_value: Annotated[float, Field(ge=1.0, le=1000.0)] = 4.0  # each cluster is so many times narrower than the last
+
+    @model_validator(mode="after")
+    def _check_cutoffs(self) -> Self:
+        if list(self.cutoffs) != sorted(set(self.cutoffs)):
+            raise ValueError(f"cutoffs must grow, given {', '.join(map(str, self.cutoffs))}")
+        return self
+
+    def check_fits(self, vocab_size: int, hidden_size: int) -> None:
+        """ValueError where a cluster would have no tokens, or no width."""
+        if self.cutoffs[-1] >= vocab_size:
+            raise ValueError(
+                f"output: the last cutoff, {self.cutoffs[-1]}, leaves nothing of a vocabulary of {vocab_size} tokens "
+                "for the last cluster; choose smaller cutoffs"
+            )
+        if hidden_size // self.div_value ** len(self.cutoffs) < 1:
+            raise ValueError(
+                f"output: {len(self.cutoffs)} clusters, each {self.div_value:g} times narrower, leave no width of "
+                f"hidden_size {hidden_size}; use fewer cutoffs or a smaller div_value"
+            )
+
+
 class LayerSettings(Settings):
     """What every block of a model is made of. The defaults are BERT's."""
 

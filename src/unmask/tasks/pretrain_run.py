@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from unmask.config import Settings
 from unmask.data.corpus.build import build_corpus
 from unmask.data.corpus.store import Corpus
@@ -17,9 +19,11 @@ from unmask.data.pretraining import Examples
 from unmask.errors import ModelError, SettingsError, UserError
 from unmask.models.bert import Bert, num_parameters
 from unmask.models.fetch import fetch
-from unmask.models.folder import load_model, write_model
+from unmask.models.folder import load_model, read_settings, write_model
 from unmask.models.init import build_model, start_as_sinusoids
+from unmask.models.settings import BertSettings, ModelSettings
 from unmask.models.surgery import extend_vocabulary
+from unmask.nn.adaptive import order_by_frequency
 from unmask.storage import atomic_write, new_folder
 from unmask.tasks import runs
 from unmask.tasks.pretrain import HeldOut, Pretraining, Stages
@@ -105,7 +109,10 @@ def prepare(settings: PretrainSettings, inputs: Inputs, run: Path, listener: Pre
     world.wait()
     corpus = Corpus.open(inputs.corpus or run / DATA / "corpus")
     tokenizer = corpus.load_tokenizer()
-    model = _model(settings, inputs, tokenizer).to(local_device())
+    model, fresh = _model(settings, inputs, tokenizer)
+    if fresh and settings.model.output is not None:
+        order_by_frequency(model, torch.from_numpy(corpus.token_counts()))
+    model = model.to(local_device())
     stages = [
         (Examples(corpus, settings.examples(stage)), stage.updates * settings.train.accumulate)
         for stage in settings.stages
@@ -182,15 +189,17 @@ def _tokenizer(
     return tokenizer
 
 
-def _model(settings: PretrainSettings, inputs: Inputs, tokenizer: Tokenizer) -> Bert:
+def _model(settings: PretrainSettings, inputs: Inputs, tokenizer: Tokenizer) -> tuple[Bert, bool]:
+    """The model, and whether its output over the vocabulary has learned nothing yet."""
     if inputs.start is None:
         fresh = build_model(settings.bert(tokenizer.vocab_size), settings.model.seed)
         assert isinstance(fresh, Bert)
         if settings.model.positions_start == "sinusoidal":
             start_as_sinusoids(fresh)
-        return fresh
+        return fresh, True
     folder = fetch(inputs.start)
-    model, _ = load_model(folder, heads=settings.heads, seed=settings.model.seed)
+    _check_output(inputs.start, read_settings(folder), settings)
+    model, report = load_model(folder, heads=settings.heads, seed=settings.model.seed)
     if not isinstance(model, Bert):
         raise ModelError(f"{inputs.start}: is no BERT, and only BERT is pre-trained here")
     longest = max(stage.length for stage in settings.stages)
@@ -207,7 +216,20 @@ def _model(settings: PretrainSettings, inputs: Inputs, tokenizer: Tokenizer) -> 
         )
     new = [tokenizer.token(id) for id in range(model.settings.vocab_size, tokenizer.vocab_size)]
     written = [ids or [old.unk_id or 0] for ids in pieces(new, old)]
-    return extend_vocabulary(model, written) if new else model
+    untrained = any(name.startswith("heads.mlm.") for name in report.new)
+    return extend_vocabulary(model, written) if new else model, untrained
+
+
+def _check_output(name: str, found: ModelSettings, settings: PretrainSettings) -> None:
+    """An adaptive output that has learned is not given up in silence."""
+    heads = found.heads if isinstance(found, BertSettings) else ()
+    before = next((head.output for head in heads if head.kind == "mlm"), None)
+    if before is not None and before != settings.model.output:
+        cutoffs = ", ".join(map(str, before.cutoffs))
+        raise SettingsError(
+            f"{name}: has an adaptive output; go on with it by model.output = "
+            f"{{cutoffs = [{cutoffs}], div_value = {before.div_value:g}}}"
+        )
 
 
 def _export(run: Path, prepared: Prepared, settings: PretrainSettings, inputs: Inputs) -> None:

@@ -19,6 +19,7 @@ from unmask.models.settings import (
     SentenceOrderSettings,
     bert_preset,
 )
+from unmask.nn.settings import AdaptiveSettings
 from unmask.text.training import VocabularySettings
 from unmask.train.settings import TrainSettings
 
@@ -40,6 +41,8 @@ class ModelChoice(Settings):
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     seed: int = 0
     """Of the first values."""
+    output: AdaptiveSettings | None = None
+    """Adaptive softmax over the vocabulary, such as {cutoffs = [2000, 10000]}; without it, one softmax over it all."""
     positions_start: Literal["random", "sinusoidal"] = "random"
     """What a learned table of positions begins with: waves say at once what is near, random values must learn it."""
     other: dict[str, Any] = Field(default_factory=dict)
@@ -93,7 +96,8 @@ class PretrainSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        positions = self.bert(100).max_length
+        tokens = 100 if self.model.output is None else self.model.output.cutoffs[-1] + 1
+        positions = self.bert(tokens).max_length
         for stage in self.stages:
             if stage.length > positions:
                 raise ValueError(f"a stage has length {stage.length} but the model reads {positions} tokens at most")
@@ -114,13 +118,14 @@ class PretrainSettings(Settings):
     @property
     def heads(self) -> tuple[MaskedTokenSettings | NextSentenceSettings | SentenceOrderSettings, ...]:
         """What stands on the encoder."""
+        tokens = MaskedTokenSettings(output=self.model.output, tied=self.model.output is None)
         match self.pairs.objective:
             case "nsp":
-                return MaskedTokenSettings(), NextSentenceSettings()
+                return tokens, NextSentenceSettings()
             case "sop":
-                return MaskedTokenSettings(), SentenceOrderSettings()
+                return tokens, SentenceOrderSettings()
             case "none":
-                return (MaskedTokenSettings(),)
+                return (tokens,)
 
     def examples(self, stage: StageSettings) -> ExampleSettings:
         """How the examples of a stage are made."""

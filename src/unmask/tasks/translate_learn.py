@@ -14,7 +14,6 @@ from unmask.decode.search import decode
 from unmask.decode.settings import DecodeSettings
 from unmask.metrics.translation import BleuSums, word_splitter
 from unmask.nn.batch import Batch
-from unmask.nn.vocabulary import vocabulary_loss
 from unmask.tasks.languages import Languages
 
 _COUNT = "counted for BLEU "
@@ -24,13 +23,14 @@ _SENTENCES = 64  # of one batch of the development set
 class Seq2Seq(Protocol):
     """What a translator must be able to do to learn."""
 
-    output_layer: tuple[Tensor, Tensor | None]
-
     def encode(self, source: Batch) -> Any:
         """Read the source."""
 
     def decode(self, target: Batch, memory: Any) -> Tensor:
         """Rows (R, H), one for what follows each target token."""
+
+    def token_loss(self, rows: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        """Cross-entropy with targets (R,), summed."""
 
 
 class Translating:
@@ -52,8 +52,7 @@ def loss_of(model: Any, batch: TranslationBatch, smoothing: float) -> Tensor:
     """Cross-entropy of all target tokens of a batch, summed."""
     translator: Seq2Seq = model
     rows = translator.decode(batch.target, translator.encode(batch.source))
-    weight, bias = translator.output_layer
-    return vocabulary_loss(rows, weight, bias, batch.labels, smoothing)
+    return translator.token_loss(rows, batch.labels, smoothing)
 
 
 class HeldOutPairs:

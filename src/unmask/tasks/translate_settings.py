@@ -72,6 +72,11 @@ class TranslateSettings(Settings):
     def _check(self) -> Self:
         if not self.joint and self.model.tie == "all":
             raise ValueError("model.tie 'all' needs one vocabulary for both languages: set joint, or tie 'target'")
+        if self.smoothing and self.model.other.get("output") is not None:
+            raise ValueError(
+                "smoothing spreads over the whole vocabulary, which an adaptive output (model.other.output) does not "
+                "compute: set smoothing to 0"
+            )
         if self.average_last > self.train.keep:
             raise ValueError(
                 f"average_last {self.average_last} needs as many checkpoints, but train.keep is {self.train.keep}"

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from unmask.data.parallel import Pair, read_pairs
 from unmask.data.parallel_facts import parallel_facts
@@ -19,6 +20,7 @@ from unmask.errors import DataError
 from unmask.models.bert import num_parameters
 from unmask.models.folder import write_model
 from unmask.models.init import build_model
+from unmask.nn.adaptive import order_by_frequency
 from unmask.storage import atomic_write, new_folder
 from unmask.tasks import runs
 from unmask.tasks.finetune import sha256_of
@@ -162,6 +164,7 @@ def prepare(
     references = [dev[number].target for number in short]
     evaluator = HeldOutPairs(held_out, references, languages, score=settings.score, beam=settings.evaluation_beam)
     model = build_model(settings.build(languages.source.vocab_size, languages.target.vocab_size), settings.seed)
+    order_by_frequency(model, _target_counts(chosen, languages.target.vocab_size))
     epochs = settings.train.updates * settings.train.accumulate / source.batches_of_epoch()
     listener.say(
         f"{num_parameters(model):,} parameters; {len(kept):,} pairs of {chosen.sources.lengths.mean():.1f} and "
@@ -170,6 +173,13 @@ def prepare(
     longest = int(chosen.sources.lengths.max()) + 1
     usage = TranslateUsage(max_source=max(2, min(longest, settings.model.max_length)), decode=settings.decode)
     return Prepared(model.to(local_device()), languages, source, evaluator, usage)
+
+
+def _target_counts(pairs: EncodedPairs, size: int) -> Tensor:
+    """How often each id is to be guessed, the end token once a pair."""
+    counts = torch.from_numpy(np.bincount(pairs.targets.ids, minlength=size))
+    counts[pairs.frame.end] += len(pairs)
+    return counts
 
 
 def _short_enough(pairs: EncodedPairs, limit: int) -> Any:

@@ -31,6 +31,7 @@ from unmask.text.tokenizer import Tokenizer
 
 # A shard takes a few hundred bytes in corpus.json: beyond this it is some other file.
 _MAX_MANIFEST_BYTES = 256 * 1024 * 1024
+_COUNTED = 1 << 24  # tokens at a time
 _HINT = "the folder is incomplete or damaged; build or copy it again"
 
 Tokens = NDArray[np.unsignedinteger[Any]]
@@ -137,6 +138,18 @@ class Corpus:
         mapped = self._shard(shard)
         bits = np.unpackbits(mapped.words[start // 8 : -(-end // 8)], bitorder="little")
         return mapped.tokens[start:end], bits[start % 8 : start % 8 + end - start].view(np.bool_)
+
+    def token_counts(self) -> NDArray[np.int64]:
+        """How often each id of the vocabulary occurs; reads all tokens once."""
+        counts = np.zeros(self.vocab_size, dtype=np.int64)
+        for number in range(len(self.manifest.shards)):
+            tokens = self._shard(number).tokens
+            for start in range(0, len(tokens), _COUNTED):
+                found = np.bincount(tokens[start : start + _COUNTED], minlength=self.vocab_size)
+                if len(found) > self.vocab_size:
+                    raise DataError(f"has ids beyond its vocabulary; {_HINT}", file=self.folder)
+                counts += found
+        return counts
 
     def load_tokenizer(self) -> Tokenizer:
         """The tokenizer that made the tokens, from the folder itself."""
