@@ -269,6 +269,7 @@ UNFIT: dict[str, dict[str, Any]] = {
     "norm": {"residual": False},
     "RMSNorm": {"norm": "rms", "final_norm": True},
     "ComplexPositions": {"positions": {"kind": "complex"}},
+    "adaptive output": {"output": {"kind": "adaptive", "cutoffs": [40]}},
 }
 
 

@@ -103,6 +103,8 @@ def unfit_transformer(model: Transformer) -> str | None:
     """The same of an encoder-decoder."""
     if type(model) is not Transformer or not isinstance(model.output, nn.Linear | None):
         return f"the kernels do not know what is special about a {type(model).__name__}"
+    if model.adaptive is not None:
+        return "the kernels know no adaptive output"
     for embeddings in (model.source_embeddings, model.target_embeddings):
         if type(embeddings.positions) not in TABLED:
             return f"the kernels know no {type(embeddings.positions).__name__} of a decoder"
