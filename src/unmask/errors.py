@@ -6,6 +6,7 @@
     │   ├── DataError        a file of text or labels is wrong: names file and line
     │   ├── ModelError       a model folder is wrong, incomplete or of another kind
     │   └── TaskError        the model at hand cannot do what was asked
+    ├── RefusedError         nothing is wrong, but what was asked for would break what was promised
     └── FetchError           the outside world did not deliver (network, registry, disk)
 
 `Stopped` stands beside the tree: nothing is wrong, but a signal asked to end.
@@ -51,6 +52,10 @@ class ModelError(UserError):
 
 class TaskError(UserError):
     """The model at hand cannot do what was asked of it."""
+
+
+class RefusedError(UnmaskError):
+    """What was asked for would break a promise, such as how much a smaller model may lose; nothing was written."""
 
 
 class FetchError(UnmaskError):

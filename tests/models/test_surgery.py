@@ -14,7 +14,14 @@ from unmask.models.bert import Bert, num_parameters
 from unmask.models.folder import load_model, save_model
 from unmask.models.init import Model, assemble, build_model
 from unmask.models.settings import BertSettings, GptSettings, TransformerSettings
-from unmask.models.surgery import extend_vocabulary, remove_heads, remove_layers, remove_neurons
+from unmask.models.surgery import (
+    extend_vocabulary,
+    keep_tokens,
+    remove_heads,
+    remove_layers,
+    remove_neurons,
+    remove_pooler,
+)
 from unmask.nn.batch import Batch
 from unmask.nn.record import mask_heads
 
@@ -287,3 +294,45 @@ def test_what_was_frozen_stays_so_and_nothing_to_add_adds_nothing() -> None:
     assert extend_vocabulary(model, []).settings == model.settings
     with pytest.raises(ValueError, match="at least one old token"):
         extend_vocabulary(model, [[1], []])
+
+
+# Fewer tokens
+
+
+@pytest.mark.parametrize("kind", ["learned", "complex"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_kept_tokens_are_read_as_before(tied: bool, kind: str) -> None:
+    model = build(kind, {}, hidden_size=14, head_size=None, num_heads=2, heads=[{"kind": "mlm", "tied": tied}])
+    assert isinstance(model, Bert)
+    kept = [0, 1, 2, 5, 7, 12]
+    smaller = keep_tokens(model, kept)
+    assert smaller.settings == model.settings.replace(vocab_size=6)
+    assert_settings_describe(smaller)
+    old, new = Batch.of([[1, 5, 12], [7], [2, 2, 0, 5]]), Batch.of([[1, 3, 5], [4], [2, 2, 0, 3]])
+    rows = model(old).sequence
+    assert torch.equal(smaller(new).sequence, rows)
+    expected = model.masked_token_logits(rows)[:, kept]
+    torch.testing.assert_close(smaller.masked_token_logits(rows), expected, rtol=0, atol=1e-6)
+    assert num_parameters(smaller) < num_parameters(model)
+
+
+@pytest.mark.parametrize("kept", [[0, 0, 1], [0, 13], [-1, 2]])
+def test_tokens_that_are_not_there_cannot_be_kept(kept: list[int]) -> None:
+    model = build("learned", {})
+    assert isinstance(model, Bert)
+    with pytest.raises(ValueError, match="different numbers from 0 to 12"):
+        keep_tokens(model, kept)
+
+
+def test_a_pooler_that_nobody_reads_can_go() -> None:
+    model = build("learned", {}, heads=[{"kind": "classify", "labels": ["a", "b"], "pooling": "mean"}])
+    assert isinstance(model, Bert)
+    smaller = remove_pooler(model)
+    assert torch.equal(smaller.class_logits(smaller(BATCH)), model.class_logits(model(BATCH)))
+    assert num_parameters(model) - num_parameters(smaller) == H * H + H
+
+
+def test_as_many_neurons_in_each_layer_make_an_ordinary_model() -> None:
+    smaller = remove_neurons(build("learned", {}), {layer: [layer, 9] for layer in range(LAYERS)})
+    assert smaller.settings.ffn_size == WIDE - 2
+    assert smaller.settings.ffn_by_layer is None

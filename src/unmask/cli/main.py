@@ -13,6 +13,7 @@ import typer
 from unmask import __version__
 from unmask.cli import (
     bench,
+    compress,
     console,
     corpus,
     doctor,
@@ -66,6 +67,7 @@ app.command("compare")(predict.compare)
 app.command("translate")(translate.translate)
 app.command("export")(export.export)
 app.command("bench")(bench.bench)
+app.command("compress")(compress.compress)
 app.command("quickstart")(quickstart.quickstart)
 app.add_typer(text.tokenizer, name="tokenizer")
 app.add_typer(corpus.corpus, name="corpus")

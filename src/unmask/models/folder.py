@@ -24,6 +24,7 @@ from unmask.models.huggingface import is_plain, needs_own_heads, read_config, wr
 from unmask.models.init import Model, assemble, initialise
 from unmask.models.marian import read_marian
 from unmask.models.names import DECODER_BIAS, DECODER_WEIGHT, POSITION_IDS, bert_names, modern_name, with_prefix
+from unmask.models.quantised import Dequantised, Storage, stored
 from unmask.models.settings import (
     MODEL_SETTINGS,
     BertSettings,
@@ -107,22 +108,31 @@ def save_model(model: Model, folder: Path, *, overwrite: bool = False) -> None:
         write_model(model, draft)
 
 
-def write_model(model: Model, folder: Path) -> None:
-    """Write config.json and model.safetensors into an existing folder."""
+def write_model(model: Model, folder: Path, storage: Storage = "fp32") -> None:
+    """Write config.json and model.safetensors into an existing folder.
+
+    With int8 the folder is ours alone: `transformers` would take the numbers for weights, and must not know it.
+    """
     settings = model.settings
-    names = stored_names(model)
+    plain = isinstance(settings, BertSettings) and is_plain(settings) and storage != "int8"
+    names = stored_names(model) if plain else {name: name for name in named_tensors(model)}
     tensors = {names[name]: tensor for name, tensor in named_tensors(model).items()}
     if DECODER_WEIGHT in tensors:
         tensors[DECODER_BIAS] = tensors["cls.predictions.bias"]
-    if isinstance(settings, BertSettings) and is_plain(settings):
+    if plain:
+        assert isinstance(settings, BertSettings)
         config = write_config(settings)
+        if storage == "fp16":
+            config["dtype"] = "float16"
         own: dict[str, Any] = {"format": FORMAT}
         if needs_own_heads(settings):
             own["heads"] = [head.model_dump(mode="json") for head in settings.heads]
     else:
         config = {"model_type": "unmask"}
         own = {"format": FORMAT, "settings": settings.model_dump(mode="json")}
-    write_weights(folder, tensors)
+    if storage != "fp32":
+        own["storage"] = storage
+    write_weights(folder, stored(tensors, storage))
     text = json.dumps(config | {"unmask": own}, indent=2, ensure_ascii=False)
     atomic_write(folder / "config.json", (text + "\n").encode())
 
@@ -159,7 +169,7 @@ def _look(folder: Path, heads: Sequence[HeadSettings] | None = None) -> _Content
     config = _read_config_file(folder / "config.json")
     kind = config.get("model_type")
     if kind == "unmask":
-        return _own_contents(config, read_weights(folder), folder, heads)
+        return _own_contents(config, Dequantised(read_weights(folder), folder), folder, heads)
     if kind == "marian":
         if heads is not None:
             raise ModelError(f"{folder}: heads can be put on a BERT encoder, not on a Marian model")

@@ -1,4 +1,4 @@
-"""Smaller and larger models of the same architecture: heads, neurons and layers really removed, tokens added.
+"""Smaller and larger models of the same architecture: heads, neurons, layers and tokens really removed, tokens added.
 
 The model given is never changed.
 """
@@ -64,7 +64,10 @@ def remove_neurons(model: Model, neurons: Mapping[int, Sequence[int]]) -> Model:
             return tensor[:, kept[layer]]
         return tensor
 
-    return _rebuilt(model, settings.replace(ffn_by_layer=tuple(len(keep) for keep in kept.values())), cut)
+    left = tuple(len(keep) for keep in kept.values())
+    if len(set(left)) == 1:  # all alike: an ordinary model of another size
+        return _rebuilt(model, settings.replace(ffn_size=left[0], ffn_by_layer=None), cut)
+    return _rebuilt(model, settings.replace(ffn_by_layer=left), cut)
 
 
 def remove_layers(model: Model, layers: Sequence[int]) -> Model:
@@ -87,6 +90,33 @@ def remove_layers(model: Model, layers: Sequence[int]) -> Model:
         # Parameters shared by all layers stand under the first layer's name, which may have gone.
         found[name] = old[source if source in old else name]
     return _finished(smaller, found, model)
+
+
+def keep_tokens(model: Bert, ids: Sequence[int]) -> Bert:
+    """A copy that knows only these tokens, in this order: the first has the id 0, the next 1, …"""
+    size = model.settings.vocab_size
+    wrong = [number for number in ids if not 0 <= number < size]
+    if wrong or len(set(ids)) < len(ids):
+        raise ValueError(f"tokens to keep are different numbers from 0 to {size - 1}")
+    with torch.device("meta"):
+        smaller = assemble(model.settings.replace(vocab_size=len(ids)))
+    found, rows = named_tensors(model), torch.tensor(list(ids))
+    for name, tensor in named_tensors(smaller).items():
+        if tensor.shape != found[name].shape:  # nothing else changes its shape with the vocabulary
+            found[name] = found[name][rows.to(found[name].device)]
+    finished = _finished(smaller, found, model)
+    assert isinstance(finished, Bert)
+    return finished
+
+
+def remove_pooler(model: Bert) -> Bert:
+    """A copy without the pooler, for heads that do not read it."""
+    with torch.device("meta"):
+        smaller = assemble(model.settings.replace(pooler=False))
+    old = named_tensors(model)
+    finished = _finished(smaller, {name: old[name] for name in named_tensors(smaller)}, model)
+    assert isinstance(finished, Bert)
+    return finished
 
 
 def extend_vocabulary(model: Bert, pieces: Sequence[Sequence[int]]) -> Bert:

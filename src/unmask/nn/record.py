@@ -39,9 +39,10 @@ class Trace:
 
 
 @contextmanager
-def record_attention(model: nn.Module) -> Iterator[Trace]:
+def record_attention(model: nn.Module, *, gradients: bool = False) -> Iterator[Trace]:
     """Record weights, queries, keys and hidden states of every forward pass inside the block.
 
+    With `gradients` they are part of the computation, so that a loss can be made of them.
     The model computes exactly as it would without: weights are worked out beside it, by the reference formula.
     Steps of a decoder that keeps its past are not recorded: run the whole sequence instead.
     """
@@ -51,10 +52,10 @@ def record_attention(model: nn.Module) -> Iterator[Trace]:
         for name, module in model.named_modules():
             if isinstance(module, MultiHeadAttention):
                 record = trace.attention.setdefault(name, AttentionRecord())
-                handles.extend(_Watcher(record).watch(module))
+                handles.extend(_Watcher(record, gradients=gradients).watch(module))
             elif isinstance(module, EncoderBlock | DecoderBlock):
                 states = trace.hidden.setdefault(name, [])
-                handles.append(module.register_forward_hook(_keep_output(states)))
+                handles.append(module.register_forward_hook(_keep_output(states, gradients=gradients)))
         yield trace
     finally:
         for handle in handles:
@@ -87,8 +88,8 @@ def mask_heads(model: nn.Module, gates: Mapping[str, Tensor | Sequence[float]]) 
 class _Watcher:
     """Collects the dense pieces of one forward pass and hands them out sequence by sequence."""
 
-    def __init__(self, record: AttentionRecord) -> None:
-        self.record = record
+    def __init__(self, record: AttentionRecord, *, gradients: bool = False) -> None:
+        self.record, self.gradients = record, gradients
         self.thread = threading.get_ident()  # passes of other threads are none of our business
         self.pieces: list[tuple[Tensor, Tensor, Tensor]] | None = None  # None while no forward pass is under way
 
@@ -107,10 +108,10 @@ class _Watcher:
         if self.pieces is None or threading.get_ident() != self.thread:
             return
         assert isinstance(attend, Attend)
-        q, k = args[0].detach(), args[1].detach()
+        q, k = (args[0], args[1]) if self.gradients else (args[0].detach(), args[1].detach())
         mask = args[3] if len(args) > 3 else EVERYTHING
         assert isinstance(mask, Mask)
-        with torch.no_grad():
+        with torch.set_grad_enabled(self.gradients and torch.is_grad_enabled()):
             self.pieces.append((attend.weights(q, k, mask), q, k))
 
     def hand_out(self, attention: nn.Module, args: tuple[object, ...], output: object) -> None:
@@ -131,9 +132,9 @@ class _Watcher:
             self.record.keys.append(k)
 
 
-def _keep_output(states: list[Tensor]) -> Callable[[nn.Module, tuple[object, ...], Tensor], None]:
+def _keep_output(states: list[Tensor], *, gradients: bool) -> Callable[[nn.Module, tuple[object, ...], Tensor], None]:
     def keep(block: nn.Module, args: tuple[object, ...], output: Tensor) -> None:
-        states.append(output.detach())
+        states.append(output if gradients else output.detach())
 
     return keep
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import tokenizers
 
 from unmask.errors import DataError, SettingsError
-from unmask.text import facts, folders, pipelines
+from unmask.text import facts, folders, pipelines, pruning
 from unmask.text.encoding import Encoding
 from unmask.text.panics import panics_told
 from unmask.text.vocabulary import BERT_NAMES, check_vocab, check_words, read_vocab, surrogate_position
@@ -188,6 +188,23 @@ class Tokenizer:
             raise DataError(f"with_tokens takes a list of words but was given one string, {words!r}")
         check_words(words)
         return Tokenizer(pipelines.extended(self._pipeline, words), self._names, self._config)
+
+    @property
+    def indispensable(self) -> frozenset[int]:
+        """The ids that `with_only` must be given: special tokens and single letters, so that words can be spelt."""
+        vocab = self.vocab
+        return frozenset(vocab[token] for token in pruning.must_stay(self._pipeline))
+
+    def with_only(self, ids: Sequence[int]) -> Tokenizer:
+        """A new tokenizer that has only these tokens, in this order; the first gets the id 0, the next 1, …
+
+        No text that could be written becomes unknown: DataError unless every letter of the vocabulary is kept.
+        """
+        tokens = self.tokens(ids)
+        if len(set(tokens)) < len(tokens):
+            raise DataError("a token can be kept only once")
+        pruning.check_kept(self._pipeline, tokens)
+        return Tokenizer(pruning.pruned(self._pipeline, tokens), self._names, self._config)
 
     def _role(self, role: str) -> int | None:
         name = self._names.get(role)
