@@ -66,7 +66,7 @@ def train_settings(settings: RecoverySettings) -> TrainSettings:
 
 def distillation(learned: Lessons, pieces: Pieces, teacher: Bert, settings: RecoverySettings) -> Distillation:
     """What a student learns, from whom."""
-    teacher = teacher.to(device_of(pieces.model)).eval().requires_grad_(False)
+    teacher = teacher.to(device_of(pieces.model)).eval()
     chosen = choose(teacher, "auto").engine
     fast = accelerated(teacher, "fp32") if chosen == "fp32" else None
     return Distillation(learned, Teacher(teacher, pieces.kept, fast), settings)

@@ -175,8 +175,8 @@ class Compression:
 
     @cached_property
     def texts(self) -> list[str]:
-        """The user's texts: which tokens they have."""
-        return texts_of(self.train) + texts_of(self.dev)
+        """The user's texts: which tokens they have. Those of the measurement only where there are no others."""
+        return texts_of(self.train) or texts_of(self.dev)
 
     @cached_property
     def before(self) -> Scored:
