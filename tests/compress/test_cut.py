@@ -126,7 +126,11 @@ def test_a_cut_model_equals_the_same_with_those_parts_silent(learned: tuple[Any,
 
 def test_only_tokens_of_the_texts_stay_and_all_can_be_written(learned: tuple[Any, ...]) -> None:
     model, tokenizer, _, _ = learned
-    pieces = fewer_tokens(Pieces(model, tokenizer), ["good dog", "bad dog"], None)
+    size = len(tokenizer.indispensable) + 3
+    pieces = fewer_tokens(Pieces(model, tokenizer), ["good dog", "bad dog"], size)
+    assert pieces.tokenizer.vocab_size == size
+    half = fewer_tokens(Pieces(model, tokenizer), ["good"], None)
+    assert half.tokenizer.vocab_size == max(len(tokenizer.indispensable) + 1, tokenizer.vocab_size // 2)
     assert {"good", "dog", "bad"} < pieces.tokenizer.vocab.keys()
     assert "lovely" not in pieces.tokenizer.vocab
     assert pieces.kept is not None

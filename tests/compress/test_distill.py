@@ -25,11 +25,12 @@ from unmask.compress.distill import (
     soft_loss,
 )
 from unmask.compress.lessons import Lessons, Source, lessons, read_examples, texts_of
-from unmask.compress.recover import recover
+from unmask.compress.recover import dropping, recover
 from unmask.compress.settings import RecoverySettings, Steps
 from unmask.models.bert import Bert
 from unmask.models.init import build_model
 from unmask.models.surgery import keep_tokens, remove_heads, remove_layers, remove_neurons
+from unmask.nn.batch import Batch
 from unmask.nn.record import record_attention
 from unmask.tasks.predict import Predictor
 from unmask.tasks.windows import Epochs
@@ -214,6 +215,20 @@ def test_masking_is_a_function_of_the_number_and_spares_special_tokens(learned: 
         assert not torch.isin(plain.batch.ids[moved], torch.tensor(sorted(tokenizer.special_ids))).any()
         changed, total = changed + int(moved.sum()), total + len(moved)
     assert 0.1 < changed / total < 0.4
+
+
+def test_dropout_is_another_only_within_the_block() -> None:
+    model = build_model(toy.settings(dropout=0.25), 1).train()
+    batch = Batch.of([[5, 6, 7, 8]])
+    plain = model.eval()(batch).sequence
+    model.train()
+    with dropping(model, 0.0):
+        assert torch.equal(model(batch).sequence, plain)
+    assert not torch.allclose(model(batch).sequence, plain, atol=1e-3)
+    with dropping(model, None):
+        assert not torch.allclose(model(batch).sequence, plain, atol=1e-3)
+    assert model.encoder.embeddings.dropout.p == 0.25
+    assert model.encoder.stack.blocks[0].ffn.dropout.p == 0.0
 
 
 # Learning

@@ -60,7 +60,8 @@ def cut(
 def fewer_tokens(pieces: Pieces, texts: Sequence[str], size: int | None) -> Pieces:
     """Only tokens that the texts have, the most frequent first; places that are left go to the vocabulary's first ones.
 
-    Special tokens and single letters stay in any case, so every word can still be written.
+    Special tokens and single letters stay in any case, so every word can still be written. Where no size is given, at
+    least half of the vocabulary stays: texts to come have words that these do not, and measuring would not show it.
     """
     tokenizer = pieces.tokenizer
     used: Counter[int] = Counter()
@@ -72,7 +73,7 @@ def fewer_tokens(pieces: Pieces, texts: Sequence[str], size: int | None) -> Piec
         number for number, _ in sorted(used.items(), key=lambda item: (-item[1], item[0])) if number not in needed
     ]
     if size is None:
-        size = len(needed) + len(ranked)
+        size = max(len(needed) + len(ranked), tokenizer.vocab_size // 2)
     if size < len(needed):
         raise SettingsError(
             f"vocab_size: {size:,} tokens are too few; {len(needed):,} are special or single letters and must stay"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from unmask.compress.cut import Pieces
 from unmask.compress.distill import Augmented, Bridged, Distillation, Teacher
@@ -14,6 +17,8 @@ from unmask.compress.settings import RecoverySettings
 from unmask.engine.choose import accelerated, choose
 from unmask.errors import SettingsError
 from unmask.models.bert import Bert, device_of
+from unmask.nn.attend import Attend
+from unmask.nn.dropout import Dropout
 from unmask.tasks.usage import Usage
 from unmask.tasks.windows import Epochs
 from unmask.train.loop import fit
@@ -40,15 +45,32 @@ def recover(
     loop = train_settings(settings)
     source: Any = Epochs(learned.items, learned.collate, settings.batch_size, seed=settings.seed)
     if teacher is None:
-        fit(pieces.model, learned.task, source, loop, run, None, listener)
+        with dropping(pieces.model, settings.dropout):
+            fit(pieces.model, learned.task, source, loop, run, None, listener)
     else:
         task = distillation(learned, pieces, teacher, settings)
         if settings.augment and pieces.tokenizer.mask_id is None:
             raise SettingsError("augment: the vocabulary has no token for a mask")
         masked = pieces.tokenizer.mask_id or 0, pieces.tokenizer.special_ids
         source = Augmented(source, settings.augment, *masked, settings.seed)
-        fit(_pupil(pieces.model, teacher, settings), task, source, loop, run, None, listener)
+        with dropping(pieces.model, settings.dropout or 0.0):
+            fit(_pupil(pieces.model, teacher, settings), task, source, loop, run, None, listener)
     pieces.model.eval()
+
+
+@contextmanager
+def dropping(model: nn.Module, share: float | None) -> Iterator[None]:
+    """Within the block, a model in training drops this share wherever it drops anything; None: as it does."""
+    places: list[tuple[nn.Module, str]] = [(module, "p") for module in model.modules() if isinstance(module, Dropout)]
+    places += [(module, "dropout") for module in model.modules() if isinstance(module, Attend)]
+    before = [getattr(*place) for place in places]
+    try:
+        for place, own in zip(places, before, strict=True):
+            setattr(*place, own if share is None or not own else share)
+        yield
+    finally:
+        for place, own in zip(places, before, strict=True):
+            setattr(*place, own)
 
 
 def train_settings(settings: RecoverySettings) -> TrainSettings:

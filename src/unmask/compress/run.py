@@ -140,13 +140,9 @@ def ladder(depth: int, *, learning: bool) -> tuple[Steps, ...]:
     mild = (Steps(storage="fp16"), Steps(storage="int8"), Steps(vocab=True, storage="int8"))
     if not learning:
         return mild
-    strong = [
-        Steps(neurons=0.5, recovery="distill", storage="int8"),
-        Steps(heads=0.5, recovery="distill", storage="int8"),
-    ]
-    if depth > 1:
-        strong.append(Steps(layers=max(1, round(depth * 2 / 3)), recovery="distill", storage="int8"))
-    return (*mild, *strong, Steps(neurons=0.5, recovery="distill", storage="int8"))
+    less = Steps(heads=0.75, neurons=0.75, recovery="distill", storage="int8")
+    lower = Steps(layers=max(1, round(depth * 2 / 3)), recovery="distill", storage="int8")
+    return (*mild, less, less, lower, less) if depth > 1 else (*mild, less, less)
 
 
 class Compression:

@@ -22,7 +22,7 @@ class Steps(Settings):
     vocab: bool = False
     """Leave out tokens that the user's texts do not have."""
     vocab_size: Annotated[int, Field(ge=1)] | None = None
-    """Keep so many tokens; None: those that the texts have."""
+    """Keep so many tokens; None: those that the texts have, and at least half of the vocabulary."""
     layers: Annotated[int, Field(ge=1)] | None = None
     """How many stay."""
     heads: Kept | None = None
@@ -101,6 +101,8 @@ class RecoverySettings(Settings):
     """How much its attention maps count."""
     mapping: Literal["uniform", "last", "first"] = "uniform"
     """Which of its layers the student's layers look at: spread evenly, the uppermost, or the lowest."""
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    """While learning; None: the model's own from labels, and none from a teacher, who is to be met exactly."""
     augment: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """The share of tokens that is masked in every second batch, which then has the teacher's answers alone."""
     seed: int = 0
