@@ -14,9 +14,12 @@ from safetensors.torch import load_file
 
 import finetune_toy as toy
 import unmask
+from unmask.bundle import Bundle
 from unmask.cli import compress as command
 from unmask.cli.main import run as cli
 from unmask.errors import Stopped
+from unmask.models.init import build_model
+from unmask.text.tokenizer import Tokenizer
 from unmask.train.progress import Listener, Progress
 
 Captured = pytest.CaptureFixture[str]
@@ -125,6 +128,21 @@ def test_the_ladder_goes_on_from_what_was_kept(tmp_path: Path, capsys: Captured)
     assert all(one["times_as_fast"] / one["bytes"] <= best["times_as_fast"] / best["bytes"] for one in kept)
 
 
+def test_another_encoder_learns_the_same(tmp_path: Path, capsys: Captured) -> None:
+    """Narrower, of one layer, from random weights: the teacher's answers are all it has."""
+    narrow = toy.settings().replace(hidden_size=16, ffn_size=32, num_layers=1)
+    Bundle(build_model(narrow, seed=4), toy.tokenizer()).save(tmp_path / "narrow")
+    flags = ["--student", tmp_path / "narrow", "--distill", "--examples", "3200", "--learning-rate", "5e-3"]
+    assert shrink(tmp_path / "small", *flags, "--set", "batch_size=16", "--set", "hard=0.0", "--max-drop", "5") == 0
+    found = unmask.load(tmp_path / "small")
+    assert found.model.settings.hidden_size == 16
+    capsys.readouterr()
+    Tokenizer.from_vocab(toy.VOCABULARY[:-1]).save(tmp_path / "narrow")
+    assert shrink(tmp_path / "other", *flags) == 2
+    assert "reads other tokens" in capsys.readouterr().err
+    assert not (tmp_path / "other.work").exists()
+
+
 class _Stopping(Listener):
     """Ctrl-C in the middle of a recovery."""
 
@@ -180,7 +198,7 @@ def test_wrong_flags(flags: list[str], learning: bool, words: str, tmp_path: Pat
     out, err = capsys.readouterr()
     assert out == ""
     assert words in err.splitlines()[-1]
-    assert not (tmp_path / "small").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_models_that_say_nothing_of_texts(tmp_path: Path, capsys: Captured) -> None:

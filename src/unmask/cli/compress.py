@@ -42,6 +42,9 @@ def compress(
     ] = None,
     heads: Annotated[float | None, typer.Option(metavar="SHARE", help="Of the attention heads that stay.")] = None,
     layers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Layers that stay.")] = None,
+    student: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Another encoder, to learn the same from this one (--distill).")
+    ] = None,
     magnitude: Annotated[
         float | None, typer.Option(metavar="SHARE", help="For comparison: all smaller weights are zero.")
     ] = None,
@@ -72,9 +75,10 @@ def compress(
     from unmask.compress.settings import Contract, RecoverySettings, Steps
     from unmask.config import changed
 
-    removes = any(part is not None for part in (neurons, heads, layers))
+    removes = any(part is not None for part in (student, neurons, heads, layers))
     learns = distill or (removes and not no_recovery)
     given: dict[str, Any] = {
+        "student": student,
         "vocab": vocab or vocab_size is not None,
         "vocab_size": vocab_size,
         "neurons": neurons,

@@ -15,6 +15,8 @@ from unmask.compress.lessons import Lessons, lessons, sample
 from unmask.compress.settings import Steps
 from unmask.errors import SettingsError
 from unmask.models.bert import Bert
+from unmask.models.fetch import fetch
+from unmask.models.folder import load_model
 from unmask.models.settings import reads_pooler
 from unmask.models.surgery import keep_tokens, remove_heads, remove_layers, remove_neurons, remove_pooler
 from unmask.tasks.usage import Usage
@@ -43,6 +45,8 @@ def cut(
     tell: Callable[[str], None] = lambda _: None,
 ) -> Pieces:
     """A copy without what the steps leave out. `examples` say what matters, `texts` which tokens are used."""
+    if steps.student is not None:
+        pieces = Pieces(other_student(pieces, steps.student), pieces.tokenizer, pieces.kept)
     if steps.vocab:
         pieces = fewer_tokens(pieces, texts, steps.vocab_size)
         tell(f"{pieces.tokenizer.vocab_size:,} tokens stay")
@@ -55,6 +59,19 @@ def cut(
     if steps.magnitude is not None:
         model = smallest_zeroed(model, steps.magnitude)
     return Pieces(model, pieces.tokenizer, pieces.kept)
+
+
+def other_student(pieces: Pieces, name: str) -> Bert:
+    """Another encoder with a new head of the same kind."""
+    folder = fetch(name)
+    if Tokenizer.from_folder(folder).vocab != pieces.tokenizer.vocab:
+        raise SettingsError(f"student: {name} reads other tokens than the model it is to learn from")
+    student, _ = load_model(folder, heads=pieces.model.settings.heads)
+    if not isinstance(student, Bert):
+        raise SettingsError(f"student: {name} is a {student.settings.model} model, and an encoder is needed")
+    if student.settings.num_layers > pieces.model.settings.num_layers:
+        raise SettingsError(f"student: {name} has more layers than the model it is to learn from")
+    return student
 
 
 def fewer_tokens(pieces: Pieces, texts: Sequence[str], size: int | None) -> Pieces:

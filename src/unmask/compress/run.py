@@ -255,7 +255,11 @@ def compress(
     with disk_trouble(work):
         work.mkdir(parents=True, exist_ok=True)
     atomic_write(work / SETTINGS, (json.dumps(request.as_json(), indent=1) + "\n").encode())
-    outcome = _climb(job, plans)
+    try:
+        outcome = _climb(job, plans)
+    except UserError:  # there is nothing to go on with: the same command would fail again
+        shutil.rmtree(work)
+        raise
     if outcome.best is None:
         shutil.rmtree(work)
         tried = "; ".join(f"{attempt.name}: {attempt.verdict.sentence}" for attempt in outcome.attempts)

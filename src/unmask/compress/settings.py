@@ -17,8 +17,10 @@ Recovery = Literal["none", "labels", "distill"]
 
 
 class Steps(Settings):
-    """What one attempt does, in this order: tokens, layers, heads and neurons go, it learns again, and is stored."""
+    """What one attempt does, in the order of these fields: parts go, the model learns again, and is stored."""
 
+    student: str | None = None
+    """Another encoder that is to do the same, by name or folder; it has to read the same tokens."""
     vocab: bool = False
     """Leave out tokens that the user's texts do not have."""
     vocab_size: Annotated[int, Field(ge=1)] | None = None
@@ -36,6 +38,8 @@ class Steps(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.student is not None and self.recovery == "none":
+            raise ValueError("student: has to learn the task; add a recovery, best by distillation")
         if self.magnitude is not None and self.recovery != "none":
             raise ValueError("magnitude: zeros would be learned away; leave out the recovery")
         return self
@@ -43,12 +47,12 @@ class Steps(Settings):
     @property
     def removes(self) -> bool:
         """Whether something goes that a model has to learn to do without."""
-        return any(part is not None for part in (self.layers, self.heads, self.neurons))
+        return any(part is not None for part in (self.student, self.layers, self.heads, self.neurons))
 
     @property
     def name(self) -> str:
         """In words."""
-        parts = []
+        parts = [] if self.student is None else [f"student {self.student}"]
         if self.vocab:
             parts.append("vocabulary" if self.vocab_size is None else f"vocabulary of {self.vocab_size:,}")
         if self.layers is not None:
@@ -70,6 +74,7 @@ def on_top(before: Steps, steps: Steps) -> Steps:
         return one * two if one and two else one or two
 
     return Steps(
+        student=steps.student or before.student,
         vocab=before.vocab or steps.vocab,
         vocab_size=steps.vocab_size if steps.vocab else before.vocab_size,
         layers=steps.layers or before.layers,
