@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,96 +16,110 @@ from unmask.cli.predict import ColumnNames, Threads
 from unmask.cli.text import Encoding
 from unmask.errors import Stopped, UserError
 
+_DATA = "Labelled examples to measure on; never learned from."
+_TRAIN = "Labelled examples: what matters, and to learn again."
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A fine-tuned model: folder, run folder, or Hub id.")]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the smaller model.")]
+Data = Annotated[str, typer.Option(metavar="FILE", help=_DATA)]
+Train = Annotated[str | None, typer.Option(metavar="FILE", help=_TRAIN)]
+MaxDrop = Annotated[
+    float, typer.Option("--max-drop", min=0.0, metavar="POINTS", help="Of the main score, lost at most.")
+]
+Sure = Annotated[bool, typer.Option("--sure", metavar="", help="The end of the loss's 95 % interval counts, too.")]
+Int8 = Annotated[bool, typer.Option("--int8", metavar="", help="Store weights as int8 with a scale a row.")]
+Fp16 = Annotated[bool, typer.Option("--fp16", metavar="", help="Store weights as halves.")]
+Vocab = Annotated[bool, typer.Option("--vocab", metavar="", help="Leave out tokens that your texts do not have.")]
+VocabSize = Annotated[int | None, typer.Option("--vocab-size", min=1, metavar="N", help="Keep so many tokens.")]
+Neurons = Annotated[float | None, typer.Option(metavar="SHARE", help="Of feed-forward neurons that stay, as 0.5.")]
+Heads = Annotated[float | None, typer.Option(metavar="SHARE", help="Of attention heads that stay.")]
+Layers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Layers that stay.")]
+Student = Annotated[str | None, typer.Option(metavar="NAME", help="Another encoder, to learn the same (--distill).")]
+Magnitude = Annotated[float | None, typer.Option(metavar="SHARE", help="For comparison: other weights are zero.")]
+Distill = Annotated[bool, typer.Option("--distill", metavar="", help="Learn again from the model, not only labels.")]
+NoRecovery = Annotated[bool, typer.Option("--no-recovery", metavar="", help="Do not learn again.")]
+Examples = Annotated[int | None, typer.Option(min=1, metavar="N", help="Seen in each recovery; 20,000.")]
+Rate = Annotated[float | None, typer.Option("--learning-rate", metavar="X", help="Of the recovery; 1e-4.")]
+Changes = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting of the recovery.")]
+Resume = Annotated[bool, typer.Option("--resume", metavar="", help="Go on after an interruption.")]
+
 
 def compress(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A fine-tuned model: folder, run folder, or Hub id.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the smaller model.")],
-    data: Annotated[str, typer.Option(metavar="FILE", help="Labelled examples to measure on; never learned from.")],
-    train: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Labelled examples: what matters, and to learn again.")
-    ] = None,
-    max_drop: Annotated[
-        float, typer.Option("--max-drop", min=0.0, metavar="POINTS", help="Of the main score, at most lost.")
-    ] = 0.5,
-    sure: Annotated[
-        bool, typer.Option("--sure", metavar="", help="The end of the loss's 95 % interval counts, too.")
-    ] = False,
-    int8: Annotated[bool, typer.Option("--int8", metavar="", help="Store weights as int8 with a scale a row.")] = False,
-    fp16: Annotated[bool, typer.Option("--fp16", metavar="", help="Store weights as halves.")] = False,
-    vocab: Annotated[
-        bool, typer.Option("--vocab", metavar="", help="Only tokens of your texts; others are spelt by them.")
-    ] = False,
-    vocab_size: Annotated[
-        int | None, typer.Option("--vocab-size", min=1, metavar="N", help="The same with so many tokens.")
-    ] = None,
-    neurons: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Of the feed-forward neurons that stay, as 0.5.")
-    ] = None,
-    heads: Annotated[float | None, typer.Option(metavar="SHARE", help="Of the attention heads that stay.")] = None,
-    layers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Layers that stay.")] = None,
-    student: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Another encoder, to learn the same from this one (--distill).")
-    ] = None,
-    magnitude: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="For comparison: all smaller weights are zero.")
-    ] = None,
-    distill: Annotated[
-        bool, typer.Option("--distill", metavar="", help="Learn again from the model itself, not only labels.")
-    ] = False,
-    no_recovery: Annotated[bool, typer.Option("--no-recovery", metavar="", help="Do not learn again.")] = False,
-    examples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Seen in each recovery; 20,000.")] = None,
-    rate: Annotated[float | None, typer.Option("--learning-rate", metavar="X", help="Of the recovery; 1e-4.")] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change any setting of the recovery.")
-    ] = None,
+    model: Model,
+    out: Out,
+    data: Data,
+    train: Train = None,
+    max_drop: MaxDrop = 0.5,
+    sure: Sure = False,
+    int8: Int8 = False,
+    fp16: Fp16 = False,
+    vocab: Vocab = False,
+    vocab_size: VocabSize = None,
+    neurons: Neurons = None,
+    heads: Heads = None,
+    layers: Layers = None,
+    student: Student = None,
+    magnitude: Magnitude = None,
+    distill: Distill = False,
+    no_recovery: NoRecovery = False,
+    examples: Examples = None,
+    rate: Rate = None,
+    changes: Changes = None,
     columns: ColumnNames = None,
     encoding: Encoding = "utf-8",
     threads: Threads = None,
-    resume: Annotated[bool, typer.Option("--resume", metavar="", help="Go on after an interruption.")] = False,
+    resume: Resume = False,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
     """Make a fine-tuned model smaller and faster, as far as your own data allow; without steps, try a ladder."""
     console.new_folder_path(out, overwrite=overwrite)
+    console.use_threads(threads)
     if int8 and fp16:
         raise UserError("give --int8 or --fp16, not both")
-    console.use_threads(threads)
+    parts = {"student": student, "neurons": neurons, "heads": heads, "layers": layers}
+    learns = not no_recovery and any(part is not None for part in parts.values())
+    given = parts | {"vocab": vocab or vocab_size is not None, "vocab_size": vocab_size, "magnitude": magnitude}
+    given["recovery"] = "distill" if distill else "labels" if learns else "none"
+    given["storage"] = "int8" if int8 else "fp16" if fp16 else "fp32"
+    request = _request(model, data, train, (columns, encoding), {"max_drop": max_drop, "sure": sure}, given)
+    request = _with_recovery(request, {"examples": examples, "learning_rate": rate}, changes or ())
+    _show(_run(request, out, resume, overwrite), out, json)
+
+
+def _request(
+    model: str, data: str, train: str | None, how: tuple[str | None, str], contract: Any, steps: dict[str, Any]
+) -> Any:
     from unmask.compress.lessons import Source
     from unmask.compress.run import Request
-    from unmask.compress.run import compress as run
-    from unmask.compress.settings import Contract, RecoverySettings, Steps
+    from unmask.compress.settings import Contract, Steps
+
+    asked = Steps.parse(steps, "options")
+    return Request(
+        model,
+        Source(data, *how),
+        None if train is None else Source(train, *how),
+        Contract.parse(contract, "options"),
+        attempts=() if asked == Steps() else (asked,),
+    )
+
+
+def _with_recovery(request: Any, said: dict[str, Any], changes: Sequence[str]) -> Any:
+    from unmask.compress.settings import RecoverySettings
     from unmask.config import changed
 
-    removes = any(part is not None for part in (student, neurons, heads, layers))
-    learns = distill or (removes and not no_recovery)
-    given: dict[str, Any] = {
-        "student": student,
-        "vocab": vocab or vocab_size is not None,
-        "vocab_size": vocab_size,
-        "neurons": neurons,
-        "heads": heads,
-        "layers": layers,
-        "magnitude": magnitude,
-        "recovery": "distill" if distill else "labels" if learns else "none",
-        "storage": "int8" if int8 else "fp16" if fp16 else "fp32",
-    }
-    steps = Steps.parse(given, "options")
-    recovery = changed({}, changes or ())
-    recovery |= {name: value for name, value in (("examples", examples), ("learning_rate", rate)) if value is not None}
-    request = Request(
-        model,
-        Source(data, columns, encoding),
-        None if train is None else Source(train, columns, encoding),
-        Contract(max_drop=max_drop, sure=sure),
-        RecoverySettings.parse(recovery, "options"),
-        () if steps == Steps() else (steps,),
-    )
+    given = changed({}, changes) | {name: value for name, value in said.items() if value is not None}
+    return dataclasses.replace(request, recovery=RecoverySettings.parse(given, "options"))
+
+
+def _run(request: Any, out: Path, resume: bool, overwrite: bool) -> Any:
+    from unmask.compress.run import compress as run
+
     try:
-        outcome = run(request, out, console.say, _watch, resume=resume, overwrite=overwrite)
+        return run(request, out, console.say, _watch, resume=resume, overwrite=overwrite)
     except (Stopped, KeyboardInterrupt):
         console.say(f"nothing was written to {out}; the same command with --resume goes on from here")
         raise
-    _show(outcome, out, json)
 
 
 @contextmanager
