@@ -57,6 +57,19 @@ class TestCommands:
         assert (tmp_path / "out.txt").read_text().split("\n") == lines
         assert run(["translate", str(model), str(file), "--out", str(tmp_path / "out.txt")]) == 2
 
+    def test_engines(self, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        file = tmp_path / "in.txt"
+        file.write_text("a b c\nd e\n" * 3)
+        said = {}
+        for engine in ("auto", "torch", "fp32"):
+            assert run(["translate", str(model), str(file), "--engine", engine]) == 0
+            said[engine] = capfd.readouterr().out
+        assert said["auto"] == said["torch"] == said["fp32"]
+        assert run(["translate", str(model), str(file), "--engine", "int8"]) == 0
+        assert len(capfd.readouterr().out.split("\n")) == 7
+        assert run(["translate", str(model), str(file), "--engine", "fast"]) == 2
+        assert "auto, torch, fp32, int8" in capfd.readouterr().err
+
     def test_records(self, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
         assert run(["translate", str(model), "--text", "a b c", "--align", "--best", "3", "--json"]) == 0
         found = json.loads(capfd.readouterr().out)

@@ -13,7 +13,9 @@ import unmask
 from unmask.bundle import Bundle
 from unmask.data.parallel import Pair
 from unmask.decode.settings import DecodeSettings, SamplingSettings
+from unmask.engine.choose import Engine
 from unmask.errors import DataError, SettingsError, TaskError, UserError
+from unmask.tasks.translate import Translator
 from unmask.tasks.translate_evaluate import evaluate_translations
 from unmask.tasks.translate_settings import Texts, TranslateSettings, read_translate_settings
 from unmask.tasks.translate_train import train_translation
@@ -66,6 +68,13 @@ def backwards(text: str) -> str:
 def sentences(count: int, seed: int = 7) -> list[str]:
     draw = random.Random(seed)
     return [" ".join(draw.choice("abcdefgh") for _ in range(draw.randint(3, 10))) for _ in range(count)]
+
+
+def decode_by_torch(bundle: Bundle, texts: list[str]) -> list[float]:
+    """Scores of the best translations, by the torch modules as they are."""
+    assert bundle.languages is not None
+    plain = Translator(bundle.model, bundle.languages, bundle.translator.usage)
+    return [one.outputs[0].score for one in plain.run(texts)]
 
 
 @pytest.mark.xdist_group("translate")
@@ -166,6 +175,32 @@ class TestLearned:
         learned.save(tmp_path / "copy")
         again = unmask.load(tmp_path / "copy")
         assert again.translate(sentences(10)) == learned.translate(sentences(10))
+
+    @pytest.mark.parametrize("engine", ["torch", "fp32", "int8"])
+    def test_every_engine_says_the_same(self, learned: Bundle, engine: Engine, tmp_path: Path) -> None:
+        assert learned.folder is not None
+        texts, settings = [*sentences(30), f"a b {SMILE} c"], DecodeSettings(beam=3, num_best=2)
+        fast = unmask.load(learned.folder, engine=engine)
+        said = fast.translate(texts, settings, aligned=True)
+        expected = unmask.load(learned.folder, engine="torch").translate(texts, settings, aligned=True)
+        assert [one.text for one in said] == [one.text for one in expected]
+        assert all(one.alignments is not None and len(one.alignments) == 1 for one in said)
+        assert str(fast.engine).startswith("engine ")
+        if fast.engine.engine != "torch":
+            with pytest.raises(TaskError, match="cannot be saved"):
+                fast.save(tmp_path / "copy")
+
+    def test_new_weights_are_noticed(self, learned: Bundle) -> None:
+        assert learned.folder is not None
+        bundle, texts = unmask.load(learned.folder), sentences(5)
+        before = bundle.translate(texts)
+        assert all(tensor.requires_grad for tensor in bundle.model.parameters())
+        with torch.no_grad():
+            bundle.model.get_parameter("decoder.blocks.0.ffn.inner.weight").neg_()
+        after = bundle.translate(texts)
+        assert [one.outputs[0].score for one in before] != [one.outputs[0].score for one in after]
+        expected = decode_by_torch(bundle, texts)
+        assert [one.outputs[0].score for one in after] == pytest.approx(expected, abs=1e-4)
 
     def test_measured_scores(self, learned: Bundle) -> None:
         pairs = [Pair(text, backwards(text), line) for line, text in enumerate(sentences(80), 1)]

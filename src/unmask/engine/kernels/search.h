@@ -337,14 +337,14 @@ static int admit(errand *of, desk *with, int64_t first, int64_t count, room *own
     const decoder *model = asked->writer;
     int64_t bounds[2] = {0, count}, rows[2] = {0, of->starts[first + count] - of->starts[first]};
     int64_t hidden = model->stack.hidden, size = model->stack.head_size, heads = source_heads(model), longest = 0;
-    float *read = (float *)room_for(&with->rows, (size_t)(rows[1] * hidden) * sizeof(float) +
-                                                     (size_t)count * sizeof(memory));
+    int64_t values = whole_lanes(rows[1] * hidden);
+    float *read = (float *)room_for(&with->rows, (size_t)values * sizeof(float) + (size_t)count * sizeof(memory));
     if (!read) return NO_MEMORY;
     job reading = {.model = asked->reader, .ids = asked->ids + of->starts[first], .lengths = asked->lengths + first,
                    .sequences = count, .out = read, .first = bounds, .start = rows, .portions = 1};
     run_portion(&reading, 0, 0, 1, own);
     if (atomic_load(&reading.failed)) return NO_MEMORY;
-    memory *into = (memory *)(read + rows[1] * hidden);
+    memory *into = (memory *)(read + values);
     for (int64_t i = 0; i < count; i++) {
         place *one = with->places + with->under_way + i;
         int64_t length = asked->lengths[first + i], wide = whole_lanes(length);
