@@ -83,6 +83,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "heads of another size": {"head_size": 20},
     "wide": {"hidden_size": 96, "num_heads": 1, "ffn_size": 200},
     "many tokens": {"target_vocab_size": 1300},
+    "odd sizes": {"hidden_size": 21, "ffn_size": 33, "positions": {"kind": "learned"}},
     "one and three layers": {"num_encoder_layers": 1, "num_decoder_layers": 3},
 }
 
