@@ -11,9 +11,10 @@ import torch
 import finetune_toy as toy
 from unmask.bundle import load
 from unmask.compress.cut import Pieces, cut, fewer_tokens, smallest_zeroed
-from unmask.compress.importance import importance, least_heads, least_layers, least_neurons
-from unmask.compress.lessons import Lessons, Source, lessons, read_examples, texts_of
+from unmask.compress.importance import importance, least_heads, least_layers, least_neurons, strength
+from unmask.compress.lessons import Lessons, Source, lessons, read_examples, sample, texts_of
 from unmask.compress.settings import Steps, on_top
+from unmask.data.examples import TextExample
 from unmask.errors import SettingsError
 from unmask.models.bert import Bert, num_parameters
 from unmask.models.surgery import remove_layers
@@ -33,6 +34,10 @@ def loss_of(model: Bert, found: Lessons, batch: Any) -> torch.Tensor:
     return found.task.loss(found.task.logits(model, batch), batch)["loss"]
 
 
+def answer_of(model: Bert, found: Lessons, batch: Any) -> torch.Tensor:
+    return strength(found.task.logits(model, batch), found.problem)
+
+
 def test_heads_matter_as_much_as_their_gates(learned: tuple[Any, ...]) -> None:
     """Against gates that the recording room multiplies heads with, text by text."""
     model, tokenizer, usage, examples = learned
@@ -42,7 +47,7 @@ def test_heads_matter_as_much_as_their_gates(learned: tuple[Any, ...]) -> None:
     for item in found.items:
         gates = {f"encoder.stack.blocks.{n}.self_attention": torch.ones(2, requires_grad=True) for n in range(2)}
         with mask_heads(model, gates):
-            loss_of(model, found, found.collate([item])).backward()
+            answer_of(model, found, found.collate([item])).backward()
         for layer, gate in enumerate(gates.values()):
             assert gate.grad is not None
             expected[layer] += gate.grad.abs()
@@ -51,8 +56,8 @@ def test_heads_matter_as_much_as_their_gates(learned: tuple[Any, ...]) -> None:
         torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-6)
 
 
-def test_neurons_matter_as_much_as_the_loss_moves_when_they_do(learned: tuple[Any, ...]) -> None:
-    """Against differences of the loss, for a text of a single token, in float64."""
+def test_neurons_matter_as_much_as_the_answer_moves_when_they_do(learned: tuple[Any, ...]) -> None:
+    """Against differences of the answer, for a text of a single token, in float64."""
     model, tokenizer, usage, examples = learned
     model = copy.deepcopy(model).double()
     found = lessons(model, tokenizer, usage, examples[:1])
@@ -67,9 +72,25 @@ def test_neurons_matter_as_much_as_the_loss_moves_when_they_do(learned: tuple[An
             for scale in (1.001, 0.999):
                 block.ffn.outer.weight.data[:, neuron] = column * scale
                 with torch.no_grad():
-                    ends.append(float(loss_of(model, found, batch)))
+                    ends.append(float(answer_of(model, found, batch)))
             block.ffn.outer.weight.data[:, neuron] = column
             assert float(ours[layer][neuron]) == pytest.approx(abs(ends[0] - ends[1]) / 0.002, rel=0.02, abs=2e-6)
+
+
+def test_how_clear_an_answer_is() -> None:
+    logits = torch.tensor([[3.0, 1.0, -1.0], [0.0, 0.5, -1e4]])
+    assert strength(logits, "single").item() == pytest.approx(2.0 + 0.25)  # the third of the second is not there
+    assert strength(logits[:1], "multi").item() == pytest.approx(5.0)
+    assert strength(logits[:, :1], "regression").item() == pytest.approx(3.0)
+
+
+def test_long_examples_are_drawn_more_often_and_none_twice() -> None:
+    examples = [TextExample("x" * (9 if number % 2 else 99)) for number in range(2000)]
+    drawn = sample(examples, 500)
+    assert len({id(example) for example in drawn}) == 500
+    assert 0.85 < sum(len(example.text) == 99 for example in drawn) / 500 < 0.95  # 100 to 10, less as they run out
+    assert sample(examples, 500) == drawn
+    assert len(sample(examples, 9999)) == 2000
 
 
 def test_the_least_go_and_every_layer_keeps_one() -> None:

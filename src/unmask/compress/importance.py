@@ -1,7 +1,9 @@
-"""What a model can best do without: how much the loss would change if a part were silent.
+"""What a model can best do without: how much its answers would change if a part were silent.
 
-A head or neuron whose output is scaled by ξ (1 as it is, 0 silent) matters by |∂loss/∂ξ|, summed over texts for heads
-(Michel et al. 2019) and over tokens for neurons (Molchanov et al. 2017). Layers are few: each is left out and tried.
+A head or neuron whose output is scaled by ξ (1 as it is, 0 silent) matters by |∂answer/∂ξ|, summed over texts for
+heads (Michel et al. 2019) and over tokens for neurons (Molchanov et al. 2017). They take the loss for the answer; but
+the loss of examples that a model has learned is flat, so here it is how far the best logit stands out. Layers are few:
+each is left out and tried.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Importance:
 
 
 def importance(model: Bert, lessons: Lessons, batches: Iterable[Any]) -> Importance:
-    """How much each head and neuron matters to the task's loss on these batches."""
+    """How much each head and neuron matters to what the model says of these batches."""
     blocks = [block for block in model.encoder.stack.blocks if isinstance(block, EncoderBlock)]
     heads = [torch.zeros(block.self_attention.num_heads) for block in blocks]
     neurons = [torch.zeros(getattr(getattr(block.ffn, "inner", None), "out_features", 0)) for block in blocks]
@@ -45,13 +47,25 @@ def importance(model: Bert, lessons: Lessons, batches: Iterable[Any]) -> Importa
     try:
         with evaluating(model), torch.enable_grad():
             for batch in batches:
-                loss = lessons.task.loss(lessons.task.logits(model, batch), batch)["loss"]
-                loss.backward()
+                strength(lessons.task.logits(model, batch), lessons.problem).backward()
     finally:
         for handle in handles:
             handle.remove()
         model.zero_grad(set_to_none=True)
     return Importance(heads, neurons)
+
+
+def strength(logits: Tensor, problem: str) -> Tensor:
+    """How clear answers are, summed over rows: the best logit above the mean, the size of each, or the number."""
+    match problem:
+        case "regression":
+            return logits.sum()
+        case "multi":
+            return logits.abs().sum()
+        case _:
+            here = logits > -1e3  # what is not there, as tokens beyond the end of a window, has no part in it
+            mean = logits.where(here, 0.0).sum(-1) / here.sum(-1)
+            return (logits.max(-1).values - mean).sum()
 
 
 def _head_hook(total: Tensor) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:

@@ -132,9 +132,15 @@ def texts_of(examples: Sequence[Any]) -> list[str]:
 
 
 def sample(examples: Sequence[Any], most: int, seed: int = 0) -> list[Any]:
-    """At most so many of the examples, in random order; the same for the same seed."""
-    order = np.random.default_rng([seed % 2**63, 0x1E55]).permutation(len(examples))
-    return [examples[number] for number in order[:most]]
+    """At most so many of the examples, the same for the same seed, a long one more likely than a short one.
+
+    Drawn without replacement in proportion to their lengths: in a file of sentences and single words, those would teach
+    next to nothing.
+    """
+    lengths = np.array([1 + sum(map(len, texts_of([example]))) for example in examples])
+    # The first of clocks that ring at rates in these proportions.
+    clocks = np.random.default_rng([seed % 2**63, 0x1E55]).exponential(size=len(examples)) / lengths
+    return [examples[number] for number in clocks.argsort(kind="stable")[:most]]
 
 
 def lessons(model: Bert, tokenizer: Tokenizer, usage: Usage, examples: Sequence[Any]) -> Lessons:

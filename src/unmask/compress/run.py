@@ -279,6 +279,8 @@ def _climb(job: Compression, plans: Sequence[Steps]) -> Outcome:
     for number, steps in enumerate(plans, start=1):
         if steps.layers is not None and last is not None and steps.layers >= last.pieces.model.settings.num_layers:
             continue
+        if any(attempt.steps == (steps if last is None else on_top(last.steps, steps)) for attempt in attempts):
+            continue  # what it would be on top of was refused
         found = job.attempt(number, last, steps)
         attempts.append(found)
         refused = 0 if found.verdict.kept else refused + 1
