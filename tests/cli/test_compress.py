@@ -121,7 +121,7 @@ def test_the_ladder_goes_on_from_what_was_kept(tmp_path: Path, capsys: Captured)
     found = json.loads(capsys.readouterr().out)
     names = [one["name"] for one in found["attempts"]]
     assert names[:3] == ["fp16", "int8", "vocabulary + int8"]
-    assert names[3].endswith("75 % of heads + 75 % of neurons + distilled + int8")
+    assert names[3].endswith("88 % of heads + 88 % of neurons + distilled + int8")
     kept = [one for one in found["attempts"] if one["kept"]]
     assert found["taken"] in [one["name"] for one in kept]
     best = next(one for one in kept if one["name"] == found["taken"])

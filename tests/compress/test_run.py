@@ -68,5 +68,5 @@ def test_layers_that_have_gone_already_are_not_tried(tmp_path: Path) -> None:
 
 def test_a_ladder_without_examples_to_learn_from_removes_nothing() -> None:
     assert not any(steps.removes or steps.recovery != "none" for steps in ladder(6, learning=False))
-    assert any(steps.layers == 4 for steps in ladder(6, learning=True))
+    assert any(steps.layers == 5 for steps in ladder(6, learning=True))
     assert all(steps.layers is None for steps in ladder(1, learning=True))

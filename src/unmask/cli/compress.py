@@ -39,7 +39,7 @@ Magnitude = Annotated[float | None, typer.Option(metavar="SHARE", help="For comp
 Distill = Annotated[bool, typer.Option("--distill", metavar="", help="Learn again from the model, not only labels.")]
 NoRecovery = Annotated[bool, typer.Option("--no-recovery", metavar="", help="Do not learn again.")]
 Examples = Annotated[int | None, typer.Option(min=1, metavar="N", help="Seen in each recovery; 20,000.")]
-Rate = Annotated[float | None, typer.Option("--learning-rate", metavar="X", help="Of the recovery; 1e-4.")]
+Rate = Annotated[float | None, typer.Option("--learning-rate", metavar="X", help="Of the recovery; 5e-5.")]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting of the recovery.")]
 Resume = Annotated[bool, typer.Option("--resume", metavar="", help="Go on after an interruption.")]
 

@@ -92,7 +92,7 @@ class RecoverySettings(Settings):
     examples: Annotated[int, Field(ge=1)] = 20_000
     """How many are seen, over and over if there are fewer."""
     batch_size: Annotated[int, Field(ge=1)] = 32
-    learning_rate: Annotated[float, Field(gt=0.0)] = 1e-4
+    learning_rate: Annotated[float, Field(gt=0.0)] = 5e-5
     warmup: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     temperature: Annotated[float, Field(gt=0.0)] = 2.0
     """Answers of the teacher are softened by it."""
