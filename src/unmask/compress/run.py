@@ -142,8 +142,10 @@ def ladder(depth: int, *, learning: bool) -> tuple[Steps, ...]:
         return mild
     # An eighth at a time: several small cuts, each recovered from, leave more than a large one.
     less = Steps(heads=0.875, neurons=0.875, recovery="distill", storage="int8")
+    if depth == 1:
+        return (*mild, less, less)
     lower = Steps(layers=depth - max(1, depth // 6), recovery="distill", storage="int8")
-    return (*mild, less, less, lower, less, less) if depth > 1 else (*mild, less, less)
+    return (*mild, less, less, lower, less, less)
 
 
 class Compression:
