@@ -40,6 +40,7 @@ def test_sizes_stay_small_and_nothing_forbidden_is_used(path: Path) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
             assert not {"pickle", "cPickle", "dill", "joblib", "cloudpickle"} & set(names)
+            assert "matplotlib.pyplot" not in names, "pyplot keeps figures and settings for the whole process"
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             assert called not in {"torch.load", "eval", "exec", "torch.save"}, called

@@ -278,7 +278,7 @@ class TestFolders:
         out = tmp_path / "marian"
         export_marian(model, out, TranslationIds(languages.frame.start, languages.frame.end, 0, 1))
         languages.save(out)
-        bundle = unmask.load(out)
+        bundle = unmask.load(out, engine="torch")  # as below, so that numbers may be the same to the bit
         assert bundle.languages is not None
         assert bundle.languages.is_joint == joint
         assert bundle.languages.frame == languages.frame

@@ -10,13 +10,13 @@ from unmask.storage import replacing
 
 def plot(report: Report, path: Path) -> None:
     """Throughput, and latency where it was measured, as bars; complete or not at all. The kind is the name's."""
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     figures = sorted(report.figures, key=lambda one: one.texts_per_second)
     lengths = sorted(figures[0].latency)
     names = [one.name for one in figures]
-    figure, axes = plt.subplots(1, 1 + bool(lengths), figsize=(11 if lengths else 6.5, 1.6 + 0.38 * len(names)))
-    panels = list(axes) if lengths else [axes]
+    figure = Figure(figsize=(11 if lengths else 6.5, 1.6 + 0.38 * len(names)))
+    panels = list(figure.subplots(1, 1 + bool(lengths), squeeze=False)[0])
     colours = ["#c2410c" if one.name.startswith("unmask") else "#64748b" for one in figures]
     bars = panels[0].barh(names, [one.texts_per_second for one in figures], color=colours)
     panels[0].bar_label(bars, labels=[f"{one.texts_per_second:,.0f}" for one in figures], padding=3, fontsize=8)
@@ -43,4 +43,3 @@ def plot(report: Report, path: Path) -> None:
     figure.tight_layout()
     with replacing(path) as draft:
         figure.savefig(draft, format=path.suffix[1:], dpi=130)
-    plt.close(figure)

@@ -50,11 +50,11 @@ def page(outcome: Outcome) -> str:
 def pareto(outcome: Outcome) -> bytes:
     """Score against size, and against throughput, of all attempts, as SVG; those that nothing beats are joined."""
     import matplotlib
+    from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "unmask", "font.size": 9}):
-        import matplotlib.pyplot as plt
-
-        figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.2), sharey=True)
+        figure = Figure(figsize=(10.5, 4.2))
+        left, right = figure.subplots(1, 2, sharey=True)
         first = outcome.attempts[0]
         rate = first.speeds[0].texts_per_second
         _panel(left, outcome, [one.bytes / 1e6 for one in outcome.attempts], outcome.bytes_before / 1e6, least=True)
@@ -70,7 +70,6 @@ def pareto(outcome: Outcome) -> bytes:
         figure.tight_layout()
         content = io.BytesIO()
         figure.savefig(content, format="svg", metadata={"Date": None})
-        plt.close(figure)
     return content.getvalue()
 
 
