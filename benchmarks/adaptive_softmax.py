@@ -3,17 +3,18 @@
     UNMASK_DATA=folder python benchmarks/adaptive_softmax.py [--quick] [--json]
 
 1. Forward and backward of output layer and loss, for 256 rows whose tokens are drawn as Zipf's law has them: one
-   softmax over all tokens (the quick loss that training uses here), adaptive softmax, and adaptive softmax by torch's
-   own loss. In turns, the best of several.
+   softmax over all tokens (the loss that training uses here, a few rows at a time, and torch's, all at once), adaptive
+   softmax (ours, and torch's). CPU time, in turns, the best of several.
 2. BERT of 2 layers of 128 on the Brown corpus and a piece of Wikipedia, 30,000 tokens: held-out MLM loss after equally
    many updates, and after equally many CPU seconds of training (the quicker of the two goes on for as long as the other
    took). The rate is constant after its warm-up, so that to stop at any time is fair. One softmax is tied to the
-   embedding, as BERT's is; the adaptive one cannot be.
+   embedding, as BERT's is; the adaptive one cannot be. Beside them, the loss of knowing frequencies alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,9 +22,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from common import data_folder, interleaved, show
+from common import data_folder, show
 from unmask.data.corpus.build import build_corpus
 from unmask.data.corpus.format import CorpusSettings
 from unmask.data.corpus.store import Corpus
@@ -94,18 +96,32 @@ def _timed(size: int, hidden: int, rounds: int) -> dict[str, object]:
         return run
 
     own = list(adaptive.parameters())
-    best = interleaved(
+    best = _best(
         {
             "softmax": learn(lambda: vocabulary_loss(rows, table, bias, targets), [table, bias]),
+            "softmax, torch": learn(
+                lambda: F.cross_entropy(F.linear(rows, table, bias), targets, reduction="sum"), [table, bias]
+            ),
             "adaptive": learn(lambda: adaptive.loss(rows, targets), own),
             "adaptive, torch": learn(lambda: -adaptive.softmax(rows, targets).output.sum(), own),
         },
         rounds,
     )
     milliseconds = {f"{name} ms": round(1000 * seconds, 2) for name, seconds in best.items()}
-    times_faster = round(best["softmax"] / best["adaptive"], 2)
+    times_faster = round(min(best["softmax"], best["softmax, torch"]) / best["adaptive"], 1)
     parameters = {"parameters": table.numel() + size, "adaptive parameters": num_parameters(adaptive)}
-    return {**milliseconds, "times faster": times_faster, **parameters}
+    return {**milliseconds, "times faster than the better softmax": times_faster, **parameters}
+
+
+def _best(contestants: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+    """CPU seconds of each one's best round: what else the machine does counts for little."""
+    best = dict.fromkeys(contestants, float("inf"))
+    for _ in range(1 + rounds):
+        for name, run in contestants.items():
+            started = time.process_time()
+            run()
+            best[name] = min(best[name], time.process_time() - started)
+    return best
 
 
 class Arm(NamedTuple):
@@ -119,7 +135,11 @@ class Arm(NamedTuple):
 def learned(updates: int, seeds: int) -> list[dict[str, object]]:
     with tempfile.TemporaryDirectory() as spare:
         corpus = _corpus(Path(spare))
-        return [_pair(corpus, seed, updates) for seed in range(seeds)]
+        rows = []
+        for seed in range(seeds):
+            rows.append(_pair(corpus, seed, updates))
+            print(f"seed {seed} done", file=sys.stderr, flush=True)
+        return rows
 
 
 def _corpus(spare: Path) -> Corpus:
@@ -143,7 +163,7 @@ def _pair(corpus: Corpus, seed: int, updates: int) -> dict[str, object]:
     for number in range(updates):  # in turns
         for name, arm in arms.items():
             spent[name] += _update(arm, number)
-    found: dict[str, object] = {"seed": seed}
+    found: dict[str, object] = {"seed": seed, "by frequency alone": round(_by_frequency(corpus, held_out), 4)}
     for name, arm in arms.items():
         found |= {f"{name} parameters": num_parameters(arm.model), f"{name} CPU seconds": round(spent[name], 1)}
         found[f"{name} loss"] = round(_loss(arm, held_out), 4)
@@ -153,6 +173,13 @@ def _pair(corpus: Corpus, seed: int, updates: int) -> dict[str, object]:
         number += 1
     same_time = round(_loss(arms[quicker], held_out), 4)
     return found | {"goes on": quicker, "to updates": number, "its loss after equal time": same_time}
+
+
+def _by_frequency(corpus: Corpus, held_out: HeldOut) -> float:
+    """The loss of who knows nothing but how often each token occurs."""
+    counts = torch.from_numpy(corpus.token_counts()) + 1.0
+    targets = torch.cat([batch.targets for batch in held_out.batches])
+    return float((counts.sum().log() - counts[targets].log()).mean())
 
 
 def _arm(corpus: Corpus, settings: ExampleSettings, seed: int, head: MaskedTokenSettings) -> Arm:
