@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.nn.branches import StepMask
-from unmask.nn.dropout import DroppedAttention
 from unmask.nn.dropout import dropout as dropped
+from unmask.nn.long_attention import dropped_attention
 from unmask.nn.masks import EVERYTHING, Mask
 from unmask.nn.positions.base import Positions
 from unmask.nn.scores import Score
@@ -96,7 +96,7 @@ class Attend(nn.Module):
                 return self._reference(q, k, v, mask, dropout)  # a query that sees nothing
             forbidden = torch.where(allowed, 0.0, float("-inf")).to(q.dtype)
             bias = forbidden if bias is None else bias + forbidden
-        return DroppedAttention.apply(q, k, v, bias, self.score.scale, dropout)  # type: ignore[no-untyped-call]
+        return dropped_attention(q, k, v, bias, self.score.scale, dropout)
 
     def extra_repr(self) -> str:
         """Shown when a model is printed."""

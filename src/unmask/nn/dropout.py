@@ -7,29 +7,37 @@ On other devices torch's own dropout, which is quick there, is used.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_STEPS = 1 << 16
+#: Of so many equally likely outcomes some drop an element.
+STEPS = 1 << 16
 
 
 def drop_steps(probability: float) -> int:
     """How many of 65,536 equally likely outcomes drop an element; at least one is left that keeps it."""
-    return min(round(probability * _STEPS), _STEPS - 1)
+    return min(round(probability * STEPS), STEPS - 1)
+
+
+def random_bits(shape: tuple[int, ...]) -> Tensor:
+    """16 random bits for each element, from torch's generator, as whole numbers around 0."""
+    count = math.prod(shape)
+    # The lower end of the range must be said, for without it the sign bit would never be set.
+    bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
+    return bits.view(torch.int16)[:count].view(shape)
 
 
 def factors(x: Tensor, probability: float) -> Tensor:
     """On the CPU: what each element of x is multiplied with, 0 or one over the share kept; from torch's generator."""
-    steps, count = drop_steps(probability), x.numel()
-    # The lower end of the range must be said, for without it the sign bit would never be set.
-    bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
+    steps = drop_steps(probability)
     # Straight into numbers of the kind wanted: by way of a tensor of truth values it takes three times as long.
     found = torch.empty(x.shape, dtype=x.dtype)
-    torch.ge(bits.view(torch.int16)[:count].view(x.shape), steps - _STEPS // 2, out=found)
-    return found.mul_(_STEPS / (_STEPS - steps))
+    torch.ge(random_bits(x.shape), steps - STEPS // 2, out=found)
+    return found.mul_(STEPS / (STEPS - steps))
 
 
 def dropout(x: Tensor, probability: float) -> Tensor:
