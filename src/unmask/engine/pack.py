@@ -39,20 +39,36 @@ class Packed:
 
 
 def pack(weight: Tensor, bias: Tensor | None, *, int8: bool) -> Packed:
-    """From W (outputs, inputs) and b (outputs,)."""
+    """From W (outputs, inputs) and b (outputs,); a panel at a time, so that no second copy of W is ever held."""
     outputs, inputs = weight.shape
     full_outputs, full_inputs = whole(outputs, PANEL), whole(inputs, FOUR)
-    offset = weight.new_zeros(outputs) if bias is None else bias
-    offset = F.pad(offset.float(), (0, full_outputs - outputs)).contiguous()
-    weight = F.pad(weight.float(), (0, full_inputs - inputs, 0, full_outputs - outputs))
+    offset = torch.zeros(full_outputs)
+    if bias is not None:
+        offset[:outputs] = bias
+    rows = torch.zeros(PANEL, full_inputs)  # zeros stay behind the inputs
     if not int8:
-        panels = weight.view(-1, PANEL, full_inputs).transpose(1, 2).contiguous()
+        panels = torch.empty(full_outputs // PANEL, full_inputs, PANEL)
+        for number, panel in enumerate(panels):
+            panel.copy_(_panel_of(weight, number, rows).T)
         return Packed(panels, None, None, offset, full_inputs, full_outputs)
-    scales = weight.abs().amax(1) / 127
-    quantised = (weight / scales.clamp(min=torch.finfo(torch.float32).tiny)[:, None]).round().to(torch.int8)
-    panels = quantised.view(-1, PANEL, full_inputs // FOUR, FOUR).transpose(1, 2).contiguous()
-    sums = quantised.sum(1, dtype=torch.int32) * 128
-    return Packed(panels, scales.contiguous(), sums, offset, full_inputs, full_outputs)
+    scales, sums = torch.empty(full_outputs), torch.empty(full_outputs, dtype=torch.int32)
+    quantised = torch.empty(full_outputs // PANEL, full_inputs // FOUR, PANEL, FOUR, dtype=torch.int8)
+    for number, panel in enumerate(quantised):
+        here = slice(number * PANEL, (number + 1) * PANEL)
+        rows = _panel_of(weight, number, rows)
+        scales[here] = rows.abs().amax(1) / 127
+        whole_numbers = rows.div(scales[here].clamp(min=torch.finfo(torch.float32).tiny)[:, None]).round_()
+        panel.copy_(whole_numbers.view(PANEL, -1, FOUR).transpose(0, 1))
+        sums[here] = whole_numbers.sum(1) * 128
+    return Packed(quantised, scales, sums, offset, full_inputs, full_outputs)
+
+
+def _panel_of(weight: Tensor, number: int, rows: Tensor) -> Tensor:
+    """The panel's rows of W, written into `rows`; zeros where W has ended."""
+    found = weight[number * PANEL : (number + 1) * PANEL]
+    rows[: len(found), : weight.shape[1]] = found
+    rows[len(found) :] = 0
+    return rows
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,9 @@ static void scores_of(int count, const float *q, int64_t stride, const float *ke
         const float *b = keys + key * size;
 #define CASE(n) \
     case n: \
-        if (left >= 4) tile(n, 4, q, stride, b, LANES, LANES * size, size, out + key, width); \
-        else if (left >= 2) tile(n, 2, q, stride, b, LANES, LANES * size, size, out + key, width); \
-        else tile(n, 1, q, stride, b, LANES, LANES * size, size, out + key, width); \
+        if (left >= 4) tile(n, 4, q, stride, b, LANES, LANES * size, size, out + key, width, NOTHING); \
+        else if (left >= 2) tile(n, 2, q, stride, b, LANES, LANES * size, size, out + key, width, NOTHING); \
+        else tile(n, 1, q, stride, b, LANES, LANES * size, size, out + key, width, NOTHING); \
         break;
         switch (count) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) }
 #undef CASE
@@ -95,8 +95,8 @@ static void mix_values(int count, const float *weights, int64_t width, const flo
         int64_t left = (size - d) / LANES;
 #define CASE(n) \
     case n: \
-        if (left >= 2) tile(n, 2, weights, width, values + d, stride, LANES, length, out + d, size); \
-        else tile(n, 1, weights, width, values + d, stride, LANES, length, out + d, size); \
+        if (left >= 2) tile(n, 2, weights, width, values + d, stride, LANES, length, out + d, size, NOTHING); \
+        else tile(n, 1, weights, width, values + d, stride, LANES, length, out + d, size, NOTHING); \
         break;
         switch (count) {
             CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)

@@ -171,20 +171,21 @@ static void run_step(const step *of, const buffers *with) {
         int64_t width = whole_panels(one->heads * stack->head_size), wide = whole_panels(other->heads * stack->head_size);
         if (stack->pre_norm) normalise_all(stack, &one->around_attention, x, seen, count, &ALONE);
         multiply_part(prepared(stack, seen, stride, count, with), count, &one->qkv,
-                      (target){qkv, one->qkv.outputs, IDENTITY, NULL, NULL}, &ALONE);
+                      (target){qkv, one->qkv.outputs, IDENTITY, NULL, NULL}, &ALONE, &one->output);
         clear_behind(context, count, one->heads, stack->head_size);
         attend_past(of, one, own_before, qkv, context, with->attend);
         multiply_part(prepared(stack, context, width, count, with), count, &one->output,
-                      (target){x, stride, IDENTITY, x, NULL}, &ALONE);
+                      (target){x, stride, IDENTITY, x, NULL}, &ALONE, &other->query);
         normalise_all(stack, stack->pre_norm ? &other->around : &one->around_attention, x, seen, count, &ALONE);
         multiply_part(prepared(stack, seen, stride, count, with), count, &other->query,
-                      (target){qkv, other->query.outputs, IDENTITY, NULL, NULL}, &ALONE);
+                      (target){qkv, other->query.outputs, IDENTITY, NULL, NULL}, &ALONE, &other->output);
         clear_behind(context, count, other->heads, stack->head_size);
         attend_source(of, other, source_before, qkv, context, with->attend);
         multiply_part(prepared(stack, context, wide, count, with), count, &other->output,
-                      (target){x, stride, IDENTITY, x, NULL}, &ALONE);
+                      (target){x, stride, IDENTITY, x, NULL}, &ALONE, &one->inner);
         normalise_all(stack, stack->pre_norm ? &one->around_ffn : &other->around, x, seen, count, &ALONE);
-        feed_forward(stack, one, x, seen, count, with, &ALONE);
+        feed_forward(stack, one, x, seen, count, with, &ALONE,
+                     number + 1 < stack->num_layers ? &one[1].qkv : NULL);
         if (!stack->pre_norm) normalise_all(stack, &one->around_ffn, x, x, count, &ALONE);
         own_before += one->heads;
         source_before += other->heads;
@@ -195,7 +196,7 @@ static void run_step(const step *of, const buffers *with) {
 /* Some columns of a matrix, as a matrix. */
 static matrix columns_of(const matrix *by, int64_t from, int64_t until) {
     matrix part = *by;
-    part.weights = (const char *)by->weights + from * by->inputs * (by->scales ? 1 : (int64_t)sizeof(float));
+    part.weights = panel_of(by, from);
     part.bias += from;
     part.outputs = until - from;
     if (by->scales) {
@@ -224,7 +225,7 @@ static void remember(const decoder *model, const float *given, const int64_t *le
     for (int64_t number = 0; number < stack->num_layers; number++) {
         const cross *one = model->crosses + number;
         int64_t wide = one->memory.outputs, row = 0;
-        multiply_part(x, count, &one->memory, (target){with->qkv[0], wide, IDENTITY, NULL, NULL}, &ALONE);
+        multiply_part(x, count, &one->memory, (target){with->qkv[0], wide, IDENTITY, NULL, NULL}, &ALONE, NULL);
         for (int64_t s = 0; s < sources; row += lengths[s++])
             for (int64_t head = 0; head < one->heads; head++) {
                 const float *key = with->qkv[0] + row * wide + head * size, *value = key + one->heads * size;

@@ -150,9 +150,11 @@ INLINE void step_done(const share *mine) {
     if (mine->by_columns) meet(mine->meeting, mine->team);
 }
 
-static void multiply_part(rows x, int64_t count, const matrix *by, target to, const share *mine) {
+/* This thread's columns of a product; `then`: the matrix after it, or NULL. */
+static void multiply_part(rows x, int64_t count, const matrix *by, target to, const share *mine, const matrix *then) {
     range panels = part_of(by->outputs / PANEL, mine);
-    multiply_columns(x, count, by, panels.from * PANEL, panels.until * PANEL, to);
+    const char *next = then ? panel_of(then, part_of(then->outputs / PANEL, mine).from * PANEL) : NULL;
+    multiply_columns(x, count, by, panels.from * PANEL, panels.until * PANEL, to, next);
 }
 
 static void embed(const job *of, const share *mine, const buffers *with) {
@@ -237,7 +239,7 @@ static void normalise_all(const encoder *model, const norm *by, const float *fro
 
 /* x + W_2 activation(W_1 seen), a few rows at a time. */
 static void feed_forward(const encoder *model, const layer *one, float *x, const float *seen, int64_t count,
-                         const buffers *with, const share *mine) {
+                         const buffers *with, const share *mine, const matrix *then) {
     int64_t stride = model->stride, width = one->inner.outputs;
     float *inner = with->inner + (mine->by_columns ? 0 : mine->rank * BLOCK_ROWS * width);
     /* Who computes all columns of a row sees its largest value on the way. */
@@ -246,7 +248,7 @@ static void feed_forward(const encoder *model, const layer *one, float *x, const
         int64_t some = count - i < BLOCK_ROWS ? count - i : BLOCK_ROWS;
         if (largest) memset(largest, 0, (size_t)(some * LANES) * sizeof(float));
         multiply_part(prepared(model, seen + i * stride, stride, some, with), some, &one->inner,
-                      (target){inner, width, (int)model->activation, NULL, largest}, mine);
+                      (target){inner, width, (int)model->activation, NULL, largest}, mine, &one->outer);
         step_done(mine);
         rows activations = {inner, NULL, NULL, width};
 #ifdef __AVX512VNNI__
@@ -259,7 +261,8 @@ static void feed_forward(const encoder *model, const layer *one, float *x, const
 #endif
             activations = prepared(model, inner, width, some, with);
         float *to = x + i * stride;
-        multiply_part(activations, some, &one->outer, (target){to, stride, IDENTITY, to, NULL}, mine);
+        multiply_part(activations, some, &one->outer, (target){to, stride, IDENTITY, to, NULL}, mine,
+                      i + BLOCK_ROWS < count ? &one->inner : then);
         step_done(mine);
     }
 }
@@ -285,7 +288,8 @@ static void run_layers(const encoder *model, const share *mine, const buffers *w
         if (!last) all.asked = NULL;
         if (model->pre_norm) normalise_all(model, &one->around_attention, x, seen, count, mine);
         multiply_part(prepared(model, seen, stride, count, with), count, &one->qkv,
-                      (target){qkv + mine->from * one->qkv.outputs, one->qkv.outputs, IDENTITY, NULL, NULL}, mine);
+                      (target){qkv + mine->from * one->qkv.outputs, one->qkv.outputs, IDENTITY, NULL, NULL}, mine,
+                      &one->output);
         meet(mine->meeting, mine->team);
         attend_all(model, one, &all, with, qkv, context);
         step_done(mine);
@@ -294,10 +298,10 @@ static void run_layers(const encoder *model, const share *mine, const buffers *w
             count = mine->num_asked;
         }
         multiply_part(prepared(model, context, width, count, with), count, &one->output,
-                      (target){x, stride, IDENTITY, x, NULL}, mine);
+                      (target){x, stride, IDENTITY, x, NULL}, mine, &one->inner);
         step_done(mine);
         normalise_all(model, model->pre_norm ? &one->around_ffn : &one->around_attention, x, seen, count, mine);
-        feed_forward(model, one, x, seen, count, with, mine);
+        feed_forward(model, one, x, seen, count, with, mine, last ? NULL : &one[1].qkv);
         if (!model->pre_norm) normalise_all(model, &one->around_ffn, x, x, count, mine);
     }
     if (model->final.weight) normalise_all(model, &model->final, x, x, count, mine);

@@ -24,6 +24,10 @@ typedef struct {
     int64_t inputs, outputs; /* rows, a multiple of 4; and columns, a multiple of 64: filled up with zeros */
 } matrix;
 
+INLINE const char *panel_of(const matrix *by, int64_t column) {
+    return (const char *)by->weights + column * by->inputs * (by->scales ? 1 : (int64_t)sizeof(float));
+}
+
 /* Rows to be multiplied: as numbers, or quantised with their scales. */
 typedef struct {
     const float *numbers;
@@ -41,14 +45,28 @@ typedef struct {
     float *largest;     /* (rows, 16) the largest size so far of each row, or NULL */
 } target;
 
+/* What is needed next: so many lines of 64 bytes of it are asked for with each step of a sum, and it is near when its
+   turn comes. (All of it at once would wait for memory.) */
+typedef struct {
+    const char *from;
+    int64_t lines;
+} upcoming;
+
+#define NOTHING ((upcoming){NULL, 0})
+
+INLINE void ask_for(upcoming next, int64_t step) {
+    for (int64_t i = 0; i < next.lines; i++) __builtin_prefetch(next.from + (step * next.lines + i) * 64, 0, 2);
+}
+
 /* count rows × vectors·16 columns, from rows of `a` and `b`, whose rows are b_row and whose vectors b_vector apart. */
 INLINE void tile(const int count, const int vectors, const float *a, int64_t stride, const float *b, int64_t b_row,
-                 int64_t b_vector, int64_t depth, float *out, int64_t out_stride) {
+                 int64_t b_vector, int64_t depth, float *out, int64_t out_stride, upcoming next) {
     vec sum[2 * TILE_ROWS][TILE_VECTORS];
     UNROLL for (int i = 0; i < count; i++) UNROLL for (int j = 0; j < vectors; j++) sum[i][j] = splat(0.0f);
     for (int64_t k = 0; k < depth; k++) {
         vec column[TILE_VECTORS];
         UNROLL for (int j = 0; j < vectors; j++) column[j] = load(b + k * b_row + j * b_vector);
+        ask_for(next, k);
         UNROLL for (int i = 0; i < count; i++) {
             vec x = splat(a[i * stride + k]);
             UNROLL for (int j = 0; j < vectors; j++) sum[i][j] += x * column[j];
@@ -61,27 +79,34 @@ INLINE void tile(const int count, const int vectors, const float *a, int64_t str
 /* Long sums are taken in pieces, which are then added: half the error of one long sum. */
 #define PIECE 128
 
-static void tile_of_panel(int count, const float *a, int64_t stride, const float *b, int64_t depth, float *out) {
+static void tile_of_panel(int count, const float *a, int64_t stride, const float *b, int64_t depth, float *out,
+                          upcoming next) {
     float piece[TILE_ROWS * PANEL] __attribute__((aligned(64)));
     for (int64_t k = 0; k < depth; k += PIECE) {
         int64_t some = depth - k < PIECE ? depth - k : PIECE;
         float *to = k ? piece : out;
 #define CASE(n) \
-    case n: tile(n, TILE_VECTORS, a + k, stride, b + k * PANEL, PANEL, LANES, some, to, PANEL); break;
+    case n: \
+        if (next.lines) tile(n, TILE_VECTORS, a + k, stride, b + k * PANEL, PANEL, LANES, some, to, PANEL, next); \
+        else tile(n, TILE_VECTORS, a + k, stride, b + k * PANEL, PANEL, LANES, some, to, PANEL, NOTHING); \
+        break;
         switch (count) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) }
 #undef CASE
         for (int i = 0; k && i < count * PANEL; i += LANES) store(out + i, load(out + i) + load(piece + i));
+        next.from += some * next.lines * 64;
     }
 }
 
 #ifdef __AVX512VNNI__
-INLINE void tile_int8(const int count, const uint8_t *a, int64_t stride, const int8_t *b, int64_t depth, int32_t *out) {
+INLINE void tile_int8(const int count, const uint8_t *a, int64_t stride, const int8_t *b, int64_t depth, int32_t *out,
+                      upcoming next) {
     __m512i sum[TILE_ROWS][TILE_VECTORS];
     UNROLL for (int i = 0; i < count; i++)
         UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] = _mm512_setzero_si512();
     for (int64_t k = 0; k < depth; k += 4) {
         __m512i column[TILE_VECTORS];
         UNROLL for (int j = 0; j < TILE_VECTORS; j++) column[j] = _mm512_load_si512(b + k * PANEL + j * 64);
+        ask_for(next, k / 4);
         UNROLL for (int i = 0; i < count; i++) {
             int32_t four;
             memcpy(&four, a + i * stride + k, sizeof four);
@@ -94,9 +119,12 @@ INLINE void tile_int8(const int count, const uint8_t *a, int64_t stride, const i
 }
 
 static void tile_of_panel_int8(int count, const uint8_t *a, int64_t stride, const int8_t *b, int64_t depth,
-                               int32_t *out) {
+                               int32_t *out, upcoming next) {
 #define CASE(n) \
-    case n: tile_int8(n, a, stride, b, depth, out); break;
+    case n: \
+        if (next.lines) tile_int8(n, a, stride, b, depth, out, next); \
+        else tile_int8(n, a, stride, b, depth, out, NOTHING); \
+        break;
     switch (count) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) }
 #undef CASE
 }
@@ -135,30 +163,34 @@ static void finish_as(int count, const vec *sums, const matrix *by, int64_t colu
     }
 }
 
-/* Asks for a part of what comes next, so that it is near when its turn comes. */
-INLINE void ask_for(const char *from, const char *until) {
-    for (; from < until; from += 64) __builtin_prefetch(from, 0, 2);
+/* A strip's part of the panel to be asked for. A step of a sum reads four lines of its panel, so that four lines a
+   step, by one strip or by several, ask for as much as is being read. */
+INLINE upcoming part_of_next(const char *panel, const matrix *by, int64_t strip, int64_t strips) {
+    int64_t lines = strips > 3 ? 1 : strips > 1 ? 2 : 4, steps = by->scales ? by->inputs / 4 : by->inputs;
+    return panel && strip * lines < 4 ? (upcoming){panel + strip * steps * lines * 64, lines} : NOTHING;
 }
 
-/* `count` rows times the matrix's columns [from, until), panels at a time. */
-static void multiply_columns(rows x, int64_t count, const matrix *by, int64_t from, int64_t until, target to) {
+/* `count` rows times the matrix's columns [from, until), panels at a time; `then`: a panel that is needed soon after,
+   or NULL. */
+static void multiply_columns(rows x, int64_t count, const matrix *by, int64_t from, int64_t until, target to,
+                             const char *then) {
     vec sums[TILE_ROWS * TILE_VECTORS];
     int64_t strips = (count + TILE_ROWS - 1) / TILE_ROWS;
-    int64_t panel = PANEL * by->inputs * (by->scales ? 1 : (int64_t)sizeof(float));
     for (int64_t column = from; column < until; column += PANEL) {
-        const char *next = (const char *)by->weights + (column / PANEL + 1) * panel;
+        const char *following = column + PANEL < until ? panel_of(by, column + PANEL) : then;
         for (int64_t strip = 0; strip < strips; strip++) {
-            if (column + PANEL < until) ask_for(next + strip * panel / strips, next + (strip + 1) * panel / strips);
             /* Strips of as equal heights as can be. */
             int64_t row = strip * count / strips, height = (strip + 1) * count / strips - row;
+            upcoming next = part_of_next(following, by, strip, strips);
+            const char *panel = panel_of(by, column);
             if (by->scales) {
 #ifdef __AVX512VNNI__
-                tile_of_panel_int8((int)height, x.bytes + row * x.stride, x.stride,
-                                   (const int8_t *)by->weights + column * by->inputs, by->inputs, (int32_t *)sums);
+                tile_of_panel_int8((int)height, x.bytes + row * x.stride, x.stride, (const int8_t *)panel, by->inputs,
+                                   (int32_t *)sums, next);
 #endif
             } else {
-                tile_of_panel((int)height, x.numbers + row * x.stride, x.stride,
-                              (const float *)by->weights + column * by->inputs, by->inputs, (float *)sums);
+                tile_of_panel((int)height, x.numbers + row * x.stride, x.stride, (const float *)panel, by->inputs,
+                              (float *)sums, next);
             }
             finish_as((int)height, sums, by, column, x.scales, to, row);
         }

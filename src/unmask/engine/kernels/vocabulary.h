@@ -94,7 +94,7 @@ static void all_logits(const decoder *model, const buffers *with, int64_t count,
             int64_t until = from + CHUNK < model->output.outputs ? from + CHUNK : model->output.outputs;
             int64_t real = until < model->vocabulary ? until - from : model->vocabulary - from;
             matrix part = columns_of(&model->output, from, until);
-            multiply_columns(x, some, &part, 0, until - from, (target){logits, CHUNK, IDENTITY, NULL, NULL});
+            multiply_columns(x, some, &part, 0, until - from, (target){logits, CHUNK, IDENTITY, NULL, NULL}, NULL);
             for (int64_t i = 0; i < some; i++)
                 memcpy(out + (first + i) * model->vocabulary + from, logits + i * CHUNK, (size_t)real * sizeof(float));
         }
@@ -112,7 +112,7 @@ static void look_ahead(const decoder *model, const buffers *with, int64_t count,
         for (int64_t from = 0; from < model->output.outputs; from += CHUNK) {
             int64_t until = from + CHUNK < model->output.outputs ? from + CHUNK : model->output.outputs;
             matrix part = columns_of(&model->output, from, until);
-            multiply_columns(x, some, &part, 0, until - from, (target){logits, CHUNK, IDENTITY, NULL, NULL});
+            multiply_columns(x, some, &part, 0, until - from, (target){logits, CHUNK, IDENTITY, NULL, NULL}, NULL);
             for (int64_t i = 0; i < some; i++) {
                 outlook *to = outlooks + first + i;
                 float *row = logits + i * CHUNK;
