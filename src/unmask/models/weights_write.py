@@ -71,8 +71,10 @@ def _split(tensors: Mapping[str, torch.Tensor], limit: int) -> list[dict[str, to
 
 def _write_file(path: Path, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> None:
     with replacing(path) as temporary:
+        mode = temporary.stat().st_mode
         try:
             save_file(_separate(tensors), temporary, metadata=metadata)
+            temporary.chmod(mode)  # the library's own file may be read by nobody else
         except SafetensorError as error:
             # The library hides the system's error number in its text.
             raise _as_disk_error(error, path) from error
