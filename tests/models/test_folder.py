@@ -223,6 +223,33 @@ def test_a_classifier_without_a_pooler_is_one_of_tokens(tmp_path: Path) -> None:
     assert again.settings.heads[0].kind == "tag"
 
 
+@pytest.mark.parametrize(
+    "head",
+    [ClassifySettings(labels=("x", "y"), pooling=kind) for kind in ("cls", "mean", "max")]
+    + [ClassifySettings(labels=("x", "y"), window_attention=True), TagSettings(labels=("O", "B", "I"), crf=True)],
+)
+def test_a_head_that_transformers_lacks_is_not_taken_for_one_it_has(
+    head: ClassifySettings | TagSettings, tmp_path: Path
+) -> None:
+    from transformers import BertForSequenceClassification, BertModel
+
+    model = build_model(BASE.replace(heads=(head,)), seed=7).eval()
+    folder = tmp_path / "model"
+    save_model(model, folder)
+    *_, told = BertForSequenceClassification.from_pretrained(folder, output_loading_info=True)
+    assert {"classifier.weight", "classifier.bias"} <= set(told["missing_keys"])
+    theirs = BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
+    with torch.inference_mode():
+        expected = theirs(torch.tensor([[2, 3, 5, 7]])).last_hidden_state[0]
+    torch.testing.assert_close(output(model)[:4], expected, rtol=0, atol=1e-5)
+    # Folders from before had their name.
+    rename(folder, lambda name: name.replace(f"heads.{head.kind}.dense.", "classifier."))
+    again, report = load_model(folder)
+    assert report.new == report.unused == ()
+    for tensor, found in zip(named_tensors(model).values(), named_tensors(again).values(), strict=True):
+        assert torch.equal(tensor, found)
+
+
 def test_half_precision_files_become_full_precision(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model")
     tensors = load_file(folder / "model.safetensors")

@@ -66,6 +66,19 @@ def test_the_card_tells_what_the_report_tells() -> None:
     assert "None" not in model_card(samples.empty())
 
 
+def test_a_head_that_transformers_lacks_gets_no_code_of_theirs() -> None:
+    evaluation = samples.single()
+    assert "pipeline(" in model_card(evaluation)
+    card = model_card(replace(evaluation, model=replace(evaluation.model, own_head=True)))
+    assert "pipeline(" not in card
+    assert "has no head like this one" in card
+
+
+def test_notes_are_whole_sentences() -> None:
+    note = "long texts: " + "windows " * 40 + "to the end"
+    assert note in model_card(replace(samples.single(), notes=(note,)))
+
+
 def test_hostile_names_stay_text() -> None:
     card = model_card(samples.hostile())
     _, body = card.split("\n---\n", 1)

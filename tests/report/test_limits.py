@@ -15,6 +15,8 @@ def test_how_well_the_score_is_known() -> None:
     assert "The dev set of 872 measures accuracy to ±1.8 points." in said(samples.single())
     assert "The test set of 3,000 measures accuracy to ±1.3 points." in said(samples.topics())
     assert "measures Pearson to ±0.011." in said(samples.regression())
+    perfect = replace(samples.single(), scores={"f1": Score(1.0, 1.0, 1.0, 40)})
+    assert "cannot say how far F1 may be off" in said(perfect)
     assert limits(samples.empty()) == ["This file gives no value for accuracy."]
     assert limits(replace(samples.empty(), scores={})) == ["Nothing was measured, so nothing is known."]
 

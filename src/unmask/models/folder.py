@@ -20,7 +20,7 @@ from unmask.config import read_json, sentence, shown, with_tuples
 from unmask.errors import ModelError, SettingsError
 from unmask.models.assign import assign, named_tensors
 from unmask.models.bert import Bert
-from unmask.models.huggingface import is_plain, needs_own_heads, read_config, write_config
+from unmask.models.huggingface import is_plain, is_plain_head, needs_own_heads, read_config, write_config
 from unmask.models.init import Model, assemble, initialise
 from unmask.models.marian import read_marian
 from unmask.models.names import DECODER_BIAS, DECODER_WEIGHT, POSITION_IDS, bert_names, modern_name, with_prefix
@@ -143,7 +143,11 @@ def stored_names(model: Model) -> dict[str, str]:
     names = {name: name for name in named_tensors(model)}
     if not isinstance(settings, BertSettings) or not is_plain(settings):
         return names
-    table = bert_names(settings.num_layers, _classifier(settings.heads))
+    # A head that `transformers` does not have keeps our name: under theirs it would be loaded there and say other
+    # things.
+    classifier = _classifier(settings.heads)
+    known = all(is_plain_head(head) for head in settings.heads if head.kind == classifier)
+    table = bert_names(settings.num_layers, classifier if known else None)
     theirs = {name: table.theirs(name) or name for name in names}
     if settings.heads:
         return theirs

@@ -134,7 +134,7 @@ def read_config(
 def write_config(settings: BertSettings) -> dict[str, Any]:
     """The config.json that makes `transformers` build the same model. Only for settings that are `is_plain`."""
     kinds = tuple(sorted(head.kind for head in settings.heads))
-    plain = all(_plain_head(head) for head in settings.heads)
+    plain = all(is_plain_head(head) for head in settings.heads)
     config: dict[str, Any] = {
         "model_type": "bert",
         "architectures": [_ARCHITECTURES.get(kinds, "BertModel") if plain else "BertModel"],
@@ -189,10 +189,11 @@ def is_plain(settings: BertSettings) -> bool:
 def needs_own_heads(settings: BertSettings) -> bool:
     """Whether some head, or their combination, is one `transformers` does not have."""
     kinds = tuple(sorted(head.kind for head in settings.heads))
-    return kinds not in _ARCHITECTURES or not all(_plain_head(head) for head in settings.heads)
+    return kinds not in _ARCHITECTURES or not all(is_plain_head(head) for head in settings.heads)
 
 
-def _plain_head(head: HeadSettings) -> bool:
+def is_plain_head(head: HeadSettings) -> bool:
+    """Whether `transformers` has this head."""
     match head:
         case ClassifySettings():
             return head.pooling == "pooler" and not head.window_attention

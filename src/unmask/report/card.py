@@ -51,8 +51,14 @@ start, end = int(found.start_logits.argmax()), int(found.end_logits.argmax())
 print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
 """
 
+_OWN_HEAD = (
+    "`transformers` loads its encoder (`AutoModel`), but has no head like this one: its ready-made classes would put a "
+    "new, untrained one in its place, and say so."
+)
+
 _MAX_LABELS = 100
 _MAX_SETTINGS = 8000  # characters
+_MAX_NOTE = 1000
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
 
 
@@ -119,6 +125,8 @@ def _use(evaluation: Evaluation) -> str:
     options = _OPTIONS.get(evaluation.problem, "")
     code = _QUESTION if evaluation.task == "qa" else _PIPELINE.format(tag=_TAGS[evaluation.task], options=options)
     command = f"In this folder:\n\n```bash\n{_COMMANDS[evaluation.task]}\n```"
+    if evaluation.model.own_head:
+        return f"{command}\n\n{_OWN_HEAD}"
     other = f"With `transformers`, which joins no windows of long texts:\n\n```python\n{code}```"
     return f"{command}\n\n{other}"
 
@@ -156,7 +164,7 @@ def _training(evaluation: Evaluation) -> str:
     if evaluation.seconds is not None:
         found.append(f"Trained in {duration(evaluation.seconds)}.")
     if evaluation.notes:
-        found.append("\n".join(f"- {_plain(note)}" for note in evaluation.notes))
+        found.append("\n".join(f"- {_plain(note, _MAX_NOTE)}" for note in evaluation.notes))
     if evaluation.settings:
         text = visible(json.dumps(evaluation.settings, ensure_ascii=False, indent=2, default=str))
         if len(text) > _MAX_SETTINGS:
@@ -167,9 +175,9 @@ def _training(evaluation: Evaluation) -> str:
     return "\n\n".join(["## Data and training", *found]) if found else ""
 
 
-def _plain(text: str) -> str:
+def _plain(text: str, longest: int = 200) -> str:
     """A text that Markdown shows as it is, on one line."""
-    line = " ".join(visible(text[:200]).split())
+    line = " ".join(visible(text[:longest]).split())
     return _SPECIAL.sub(r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
 
 

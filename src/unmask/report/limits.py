@@ -43,6 +43,8 @@ def _precision(evaluation: Evaluation) -> list[str]:
     within = f"{100 * half:.1f} points" if is_share(name, score.value) else f"{half:.2g}"
     facts = evaluation.measured
     file = f"The {facts.role} set of {score.n:,}" if facts else f"A set of {score.n:,}"
+    if half == 0:
+        return [f"{file} cannot say how far {called(name)} may be off: drawn again from itself, it gives the same."]
     said = f"{file} measures {called(name)} to ±{within}"
     return [f"{said}. A model that differs by less is not shown to be better or worse."]
 

@@ -143,6 +143,8 @@ class ModelFacts:
     #: Codes such as `en` and `zh`; none where nobody said.
     language: tuple[str, ...] = ()
     license: str | None = None
+    #: Whether its head is one that `transformers` does not have: another pooling, a CRF, attention over windows.
+    own_head: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from unmask.models.assign import assign, named_tensors
 from unmask.models.bert import Bert, device_of, num_parameters
 from unmask.models.fetch import fetch
 from unmask.models.folder import load_model, write_model
+from unmask.models.huggingface import needs_own_heads
 from unmask.models.init import assemble, build_model
 from unmask.models.long_positions import extend_positions
 from unmask.models.settings import HeadSettings
@@ -152,7 +153,8 @@ def _conclude(run: Path, job: Job, settings: FinetuneSettings, files: Files, lis
         name=run.resolve().name,
         start=None if settings.from_nothing else files.model,
         parameters=num_parameters(job.model),
-        max_length=job.model.settings.max_length,
+        max_length=found.usage.long_text.max_length or job.model.settings.max_length,
+        own_head=needs_own_heads(job.model.settings),
     )
     evaluation = Evaluation(
         task=found.usage.task,
