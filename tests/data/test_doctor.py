@@ -285,6 +285,19 @@ def test_fix_of_questions(tmp_path: Path) -> None:
     }
 
 
+def test_fix_leaves_out_a_text_with_half_a_character(tmp_path: Path) -> None:
+    def article(id: str, context: str) -> dict[str, object]:
+        answers = [{"text": "Ada", "answer_start": 0}]
+        return {"paragraphs": [{"context": context, "qas": [{"id": id, "question": "who?", "answers": answers}]}]}
+
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"data": [article("1", "Ada \ud800"), article("2", "Ada 😀")]}), encoding="utf-8")
+    done = fix(path, tmp_path / "out.json")
+    assert (done.kept, done.done) == (1, {"unreadable rows dropped": 1})
+    fixed = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert fixed == {"data": [article("2", "Ada 😀")]}
+
+
 def test_fix_never_writes_where_it_must_not(tmp_path: Path) -> None:
     path = table(tmp_path, *many(3, "a"))
     other = table(tmp_path, *many(1, "b"), name="other.tsv")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -11,10 +12,13 @@ from unmask.config import shown
 from unmask.data.rows import OnError, RowError, report
 from unmask.errors import DataError
 from unmask.text.files import TextEncoding, read_lines
+from unmask.text.vocabulary import surrogate_position
 
 Object = tuple[dict[str, Any], int]
 """An object, and the line on which it starts."""
 _SPACE = " \t\r\n"
+#: Half a character can only come from an escape: where none is, nothing has to be looked through.
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def is_json_lines(path: str, *, encoding: TextEncoding = "utf-8") -> bool:
@@ -39,7 +43,10 @@ def lines_of_objects(path: str, *, encoding: TextEncoding = "utf-8", on_error: O
         if not line or line.isspace():
             continue
         try:
-            yield _as_object(_parsed(line, path, number), path, number), number
+            found = _as_object(_parsed(line, path, number), path, number)
+            if _HALF.search(line):
+                _check_letters(found, path, number)
+            yield found, number
         except RowError as error:
             report(error, on_error)
 
@@ -50,9 +57,13 @@ def objects_of(path: str, *, encoding: TextEncoding = "utf-8", on_error: OnError
         yield from lines_of_objects(path, encoding=encoding, on_error=on_error)
         return
     text = whole_text(path, encoding=encoding)
+    halves = _HALF.search(text) is not None
     for item, line in _items(text, path):
         try:
-            yield _as_object(item, path, line), line
+            found = _as_object(item, path, line)
+            if halves:
+                _check_letters(found, path, line)
+            yield found, line
         except RowError as error:
             report(error, on_error)
 
@@ -81,6 +92,15 @@ def _as_object(value: Any, path: str, line: int) -> dict[str, Any]:
         message = f"expected an object such as {wanted}, found {_kind(value)} ({shown(value)})"
         raise RowError(message, kind="json", file=path, line=line)
     return value
+
+
+def _check_letters(value: Any, path: str, line: int) -> None:
+    """RowError if a text in it has half a character, which no tokenizer takes and no file can hold."""
+    position = surrogate_position(written := json.dumps(value, ensure_ascii=False))
+    if position is not None:
+        half = f"half a character (U+{ord(written[position]):04X})"
+        message = f"has {half}, without its other half; write the letter itself, or remove it"
+        raise RowError(message, kind="text", file=path, line=line)
 
 
 def _kind(value: Any) -> str:

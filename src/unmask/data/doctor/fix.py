@@ -57,7 +57,7 @@ def fix(
     with replacing(out) as temporary:
         content = "".join(f"{line}\n" for line in lines).encode()
         temporary.write_bytes(gzip.compress(content, mtime=0) if out.suffix == ".gz" else content)
-    return Fixed(str(path), str(out), dict(done), len(examples.items) - len(dropped.items))
+    return Fixed(str(path), str(out), dict(+done), len(examples.items) - len(dropped.items))
 
 
 @dataclass(frozen=True)

@@ -59,11 +59,13 @@ class Mender:
         return json.dumps(item, ensure_ascii=False) if changed else line
 
     def questions(self, kept: set[str]) -> str:
-        """A nested file of questions, without those that are not kept."""
+        """A nested file of questions, without those that are not kept and texts of which no question is left."""
         value = json.loads(whole_text(self.path, encoding=self.encoding))
+        articles = value["data"] if isinstance(value, dict) else value
         number = 0
-        for article in value["data"] if isinstance(value, dict) else value:
-            for paragraph in article.get("paragraphs", [article]):
+        for article in articles:
+            paragraphs = article.get("paragraphs", [article])
+            for paragraph in paragraphs:
                 entries = []
                 for entry in paragraph.get("qas", []):
                     number += 1
@@ -73,6 +75,9 @@ class Mender:
                         self._answers(entry, paragraph["context"])
                         entries.append(entry)
                 paragraph["qas"] = entries
+            if "paragraphs" in article:
+                article["paragraphs"] = [paragraph for paragraph in paragraphs if paragraph["qas"]]
+        articles[:] = [article for article in articles if article.get("paragraphs", article.get("qas"))]
         return json.dumps(value, ensure_ascii=False, indent=1)
 
     def objects(self, dropped: set[int]) -> str:
