@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from unmask.cli.finetune_job import FinetuneJob
+from unmask.cli.first_look import first_look
 from unmask.cli.models import Json
 
 _MODEL = "A BERT to start from: short name, Hub id, or folder."
@@ -88,6 +89,9 @@ def classify(
     json: Json = False,
 ) -> None:
     """Teach a model to label texts, or pairs of texts, from your file."""
+    files = {"model": model, "train": train_file, "dev": dev, "columns": columns, "encoding": encoding}
+    if config is None and not changes:  # these may change how files are read
+        first_look("classify", files, problem)
     from unmask.tasks.finetune_classify import prepare_classify
     from unmask.tasks.finetune_settings import ClassifyRun
 
@@ -95,7 +99,6 @@ def classify(
     said |= _common(epochs, batch, rate, max_length, long_text, layers) | _options(
         class_weights, smoothing, layer_decay, fgm, r_drop, freeze, from_nothing
     )
-    files = {"model": model, "train": train_file, "dev": dev, "columns": columns, "encoding": encoding}
     job = FinetuneJob(ClassifyRun, prepare_classify, files, out, resume, seeds, grid, threads, json)
     job.run(config, said, changes or ())
 
@@ -132,6 +135,9 @@ def tag(
     json: Json = False,
 ) -> None:
     """Teach a model to find names and other stretches, or to tag words, from your file."""
+    files = {"model": model, "train": train_file, "dev": dev, "encoding": encoding}
+    if config is None and not changes:  # these may change how files are read
+        first_look("tag", files)
     from unmask.tasks.finetune_settings import TagRun
     from unmask.tasks.finetune_tag import prepare_tag
 
@@ -139,7 +145,6 @@ def tag(
     said |= _common(epochs, batch, rate, max_length, None, layers) | _options(
         class_weights, smoothing, layer_decay, fgm, r_drop, freeze, from_nothing
     )
-    files = {"model": model, "train": train_file, "dev": dev, "encoding": encoding}
     FinetuneJob(TagRun, prepare_tag, files, out, resume, seeds, grid, threads, json).run(config, said, changes or ())
 
 
@@ -173,6 +178,9 @@ def qa(
     json: Json = False,
 ) -> None:
     """Teach a model to answer questions about a text, or to say that it does not tell."""
+    files = {"model": model, "train": train_file, "dev": dev, "encoding": encoding}
+    if config is None and not changes:  # these may change how files are read
+        first_look("qa", files)
     from unmask.tasks.finetune_answer import prepare_answer
     from unmask.tasks.finetune_settings import AnswerRun
 
@@ -180,7 +188,6 @@ def qa(
     said |= _common(epochs, batch, rate, max_length, None, layers) | _options(
         None, smoothing, layer_decay, fgm, None, freeze, from_nothing
     )
-    files = {"model": model, "train": train_file, "dev": dev, "encoding": encoding}
     FinetuneJob(AnswerRun, prepare_answer, files, out, resume, seeds, grid, threads, json).run(
         config, said, changes or ()
     )
