@@ -6,7 +6,7 @@ import scipy.stats
 from sklearn.metrics import f1_score
 
 from unmask.errors import DataError
-from unmask.metrics import Interval, bootstrap, bootstrap_sums, f1_of, macro_f1_of, share_interval
+from unmask.metrics import Interval, bootstrap, bootstrap_sums, f1_of, macro_f1_of, macro_f1_within, share_interval
 from unmask.metrics.intervals import resampled_sums
 
 
@@ -61,6 +61,20 @@ def test_macro_f1() -> None:
     sums = counts.sum(axis=0)
     assert found.value == pytest.approx(np.mean(2 * sums[:, 0] / (sums[:, 1] + sums[:, 2])))
     assert found.low < found.value < found.high
+
+
+def test_a_class_that_a_sample_lacks_does_not_lower_it() -> None:
+    kinds = np.array([0] * 30 + [1])  # the second class is missing from about a third of all samples
+    counts = np.repeat(np.eye(3, dtype=np.int64)[kinds][:, :, None], 3, axis=2).reshape(31, 9)  # all right; no third
+    found = bootstrap_sums(counts, macro_f1_within(counts.sum(0)))
+    assert found.value == pytest.approx(2 / 3)  # the third class, which nobody has, counts as it does in scikit-learn
+    assert found.low == pytest.approx(1 / 2)
+    assert found.high == pytest.approx(2 / 3)
+    assert float(macro_f1_of(counts.sum(0))) == pytest.approx(found.value)
+    both = counts[:, :6]
+    sure = bootstrap_sums(both, macro_f1_within(both.sum(0)))
+    assert (sure.low, sure.value, sure.high) == (1, 1, 1)
+    assert bootstrap_sums(both, macro_f1_of).low == pytest.approx(1 / 2)
 
 
 def test_95_of_100_intervals_hold_the_truth() -> None:

@@ -201,6 +201,18 @@ def test_the_threshold_is_chosen_where_the_score_is_best() -> None:
     assert untuned.usage == usage
 
 
+def test_the_threshold_stands_midway_between_answers_and_silence() -> None:
+    examples = [QuestionExample(str(n), "who ?", "ada was", (Answer("ada", 0),)) for n in range(2)]
+    examples += [QuestionExample(str(n), "who ?", "ada was", (), True) for n in range(2, 4)]
+    said = [said_with("ada", doubt) for doubt in (-20.0, -18.0, 6.0, 9.0)]
+    found = score_answers(Usage(task="qa", no_answer=0.0), examples, said, tune=True)
+    assert found.scores["f1"].value == 1
+    assert found.usage.no_answer == -6.0
+    # Where all are answered there is no other side to keep away from.
+    found = score_answers(Usage(task="qa", no_answer=0.0), examples[:2], said[:2], tune=True)
+    assert found.usage.no_answer == -18.0
+
+
 def test_a_threshold_can_be_kept_even_if_a_text_has_no_token() -> None:
     """Then nothing but silence is possible, and its doubt has no bound."""
     examples = [

@@ -29,7 +29,7 @@ from unmask.metrics.numbers import (
     pearson,
     spearman,
 )
-from unmask.metrics.scores import Score, ScoreTable, f1_of, macro_f1_of
+from unmask.metrics.scores import Score, ScoreTable, f1_of, macro_f1_of, macro_f1_within
 from unmask.metrics.unanswerable import Squad2Scores, squad2_marks, squad2_scores
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "f1_of",
     "label_set_scores",
     "macro_f1_of",
+    "macro_f1_within",
     "matthews",
     "mcnemar",
     "mean_absolute_error",

@@ -6,6 +6,7 @@ A share of nothing is 0: the precision of a class that was never predicted, the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,3 +92,18 @@ def macro_f1_of(counts: ArrayLike) -> Floats:
     """The mean F1 of C classes from (…, 3 · C) counts: correct, predicted, gold of the first class, then the next."""
     counts = np.asarray(counts)
     return np.asarray(f1_of(counts.reshape(*counts.shape[:-1], -1, 3)).mean(axis=-1))
+
+
+def macro_f1_within(whole: ArrayLike) -> Callable[[ArrayLike], Floats]:
+    """Macro F1 for samples of a set that has these counts (3 · C): as `macro_f1_of` for the set itself.
+
+    A rare class that a sample happens not to draw says nothing there: counted as 0 it would pull an interval down.
+    """
+    there = np.asarray(whole).reshape(-1, 3).any(axis=-1)
+
+    def score(counts: ArrayLike) -> Floats:
+        counts = np.asarray(counts)
+        classes = counts.reshape(*counts.shape[:-1], -1, 3)
+        return ratio(f1_of(classes).sum(-1), (classes.any(axis=-1) | ~there).sum(-1))
+
+    return score

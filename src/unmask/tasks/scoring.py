@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from unmask.metrics.classes import class_scores, label_set_scores, matthews
 from unmask.metrics.entities import entity_counts, entity_scores
 from unmask.metrics.intervals import Interval, bootstrap, bootstrap_sums, share_interval
 from unmask.metrics.numbers import pearson, spearman
-from unmask.metrics.scores import ScoreTable, f1_of, macro_f1_of
+from unmask.metrics.scores import ScoreTable, f1_of, macro_f1_within
 from unmask.metrics.unanswerable import squad2_scores
 from unmask.models.settings import ClassifySettings
 from unmask.report.outcome import LabelScore, Outcome, Problem, QuestionOutcome, Score, TaggedOutcome, TextOutcome
@@ -89,9 +90,10 @@ def _single(head: ClassifySettings, usage: Usage, outcomes: tuple[TextOutcome, .
 
         return bootstrap(of, n)
 
+    macro_f1 = macro_f1_within(_class_counts(table.confusion))
     scores = {
         "accuracy": _as_score(share_interval(int(right.sum()), n), n),
-        "macro_f1": _as_score(resampled(_macro_f1), n),
+        "macro_f1": _as_score(resampled(lambda confusion: float(macro_f1(_class_counts(confusion)))), n),
         "mcc": _as_score(resampled(matthews), n),
     }
     confusion = tuple(tuple(row) for row in table.confusion.tolist())
@@ -107,9 +109,14 @@ def _single(head: ClassifySettings, usage: Usage, outcomes: tuple[TextOutcome, .
     )
 
 
-def _macro_f1(confusion: np.ndarray) -> float:
-    counts = np.stack([np.diag(confusion), confusion.sum(0), confusion.sum(1)], axis=1)  # right, found, wanted
-    return float(macro_f1_of(counts.ravel()))
+def _class_counts(confusion: np.ndarray) -> np.ndarray:
+    """Right, found and wanted of each class, end to end."""
+    return np.stack([np.diag(confusion), confusion.sum(0), confusion.sum(1)], axis=1).ravel()
+
+
+def _macro_score(counts: np.ndarray) -> Score:
+    """Macro F1 and its interval from (n, 3 · C) counts of examples."""
+    return _as_score(bootstrap_sums(counts, macro_f1_within(counts.sum(0))), len(counts))
 
 
 def _multi(head: ClassifySettings, usage: Usage, outcomes: tuple[TextOutcome, ...]) -> Scored:
@@ -124,7 +131,7 @@ def _multi(head: ClassifySettings, usage: Usage, outcomes: tuple[TextOutcome, ..
     n = len(outcomes)
     scores = {
         "micro_f1": _as_score(bootstrap_sums(counts.sum(1), f1_of), n),
-        "macro_f1": _as_score(bootstrap_sums(counts.reshape(n, -1), macro_f1_of), n),
+        "macro_f1": _macro_score(counts.reshape(n, -1)),
         "all_right": _as_score(share_interval(int(right.sum()), n), n),
     }
     rows = _label_scores(head.labels, table.table)
@@ -165,7 +172,7 @@ def score_tags(usage: Usage, texts: Sequence[str], right: Sequence[TagText], sai
         "f1": _as_score(bootstrap_sums(counts.sum(1), f1_of), n),
         "precision": _as_score(bootstrap_sums(counts.sum(1), lambda sums: sums[:, 0] / np.maximum(sums[:, 1], 1)), n),
         "recall": _as_score(bootstrap_sums(counts.sum(1), lambda sums: sums[:, 0] / np.maximum(sums[:, 2], 1)), n),
-        "macro_f1": _as_score(bootstrap_sums(counts.reshape(n, -1) if types else counts.sum(1), macro_f1_of), n),
+        "macro_f1": _macro_score(counts.reshape(n, -1) if types else counts.sum(1)),
         "accuracy": accuracy,
     }
     return Scored("entities", usage, scores, types, None, table, outcomes, marks)
@@ -193,7 +200,7 @@ def score_answers(
         best = {str(number): one.best for number, one in enumerate(said)}
         doubts = {str(number): one.doubt for number, one in enumerate(said)}
         found = squad2_scores(gold, best, doubts).best_f1
-        usage = usage.replace(no_answer=found.threshold) if found is not None else usage
+        usage = usage.replace(no_answer=_midway(found.threshold, doubts.values())) if found is not None else usage
         given = ["" if one.doubt > (usage.no_answer or 0.0) else one.best for one in said]
     pairs = [marked(example, one, usage) for example, one in zip(examples, given, strict=True)]
     exact, f1 = np.array(pairs).T
@@ -201,6 +208,17 @@ def score_answers(
     scores = {"f1": _as_score(bootstrap_sums(f1), n), "exact": _as_score(bootstrap_sums(exact), n)}
     outcomes = tuple(_question_outcome(*four) for four in zip(examples, said, given, pairs, strict=True))
     return Scored("answers", usage, scores, outcomes=outcomes, marks=tuple(f1.tolist()))
+
+
+def _midway(threshold: float, doubts: Iterable[float]) -> float:
+    """Halfway from the last question that is answered to the first that is not.
+
+    Every place between them scores the same here; at the edge, which the official script takes, a question that is as
+    clear as the others but for a hair would get no answer.
+    """
+    seen = [doubt for doubt in doubts if math.isfinite(doubt)]
+    beyond = [doubt for doubt in seen if doubt > threshold]
+    return (threshold + min(beyond)) / 2 if threshold in seen and beyond else threshold
 
 
 def _question_outcome(
