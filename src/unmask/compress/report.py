@@ -94,8 +94,8 @@ def _panel(axis: Any, outcome: Outcome, places: Sequence[float], before: float, 
     for number, (x, one) in enumerate(zip(places, outcome.attempts, strict=True), start=1):
         taken = one is outcome.best
         axis.annotate(
-            f"{number}{' ★' if taken else ''}", (x, start - one.verdict.drop), xytext=(6, 5),
-            textcoords="offset points", weight="bold" if taken else "normal",
+            f"{number}{' ★' if taken else ''}", (x, start - one.verdict.drop),
+            xytext=(6, 5 if number % 2 else -12), textcoords="offset points", weight="bold" if taken else "normal",
         )  # fmt: skip
     line = front([(x, start - one.verdict.drop) for x, one in zip(places, outcome.attempts, strict=True)], least=least)
     axis.plot([x for x, _ in line], [y for _, y in line], color=_KEPT, linewidth=1, alpha=0.6, zorder=2)
