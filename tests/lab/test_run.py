@@ -104,7 +104,7 @@ def test_ablations_run_side_by_side_in_processes(tmp_path: Path) -> None:
     entry = entry_of("positions-needed")
     found = {}
     for workers in (1, 2):
-        runner = Runner(tmp_path / str(workers), Plan("small", 2), ["ablation"], workers=workers)
+        runner = Runner(tmp_path / str(workers), Plan("small", 1), ["ablation"], workers=workers)
         jobs = runner.jobs(entry)
         assert runner.run(jobs) == len(jobs) > 1
         part = next(method.name for method in entry.parts if method.kind == "ablation")

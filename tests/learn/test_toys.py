@@ -72,6 +72,7 @@ def test_a_bert_learns_to_fill_in_a_pattern() -> None:
     assert (logits(batch, rows).argmax(-1) == answers).float().mean() > 0.95
 
 
+@pytest.mark.slow  # the command for translation learns it in every run of the tests
 def test_a_transformer_learns_to_reverse() -> None:
     options = {"source_vocab_size": 12, "target_vocab_size": 12, "num_encoder_layers": 1, "num_decoder_layers": 1}
     model = build_model(TransformerSettings.parse(SMALL | QUIET | options), seed=1)
@@ -105,10 +106,10 @@ def test_a_transformer_learns_to_reverse() -> None:
     [
         ("none", False),
         ("learned", True),
-        ("sinusoidal", True),
+        pytest.param("sinusoidal", True, marks=pytest.mark.slow),
         ("rotary", True),
-        ("buckets", True),
-        ("shaw", True),
+        pytest.param("buckets", True, marks=pytest.mark.slow),
+        pytest.param("shaw", True, marks=pytest.mark.slow),
         ("transformer_xl", True),
     ],
 )

@@ -96,6 +96,7 @@ def test_workers_and_a_second_run_change_nothing(tmp_path: Path) -> None:
     assert digest(tmp_path / "alone") != digest(tmp_path / "other")
 
 
+@pytest.mark.slow  # test_crash.py kills whole programs in every run of the tests
 def test_killed_at_any_moment_it_ends_the_same(tmp_path: Path) -> None:
     command = [sys.executable, str(TOY)]
     arguments = ["60", "2", "1"]
