@@ -86,9 +86,10 @@ class Results:
         began = time.perf_counter()
         self.found[key] = {**job(), "minutes": round((time.perf_counter() - began) / 60, 2)}
         if self.path is not None:
-            text = json.dumps({"machine": machine(), "results": self.found}, indent=1, ensure_ascii=False)
+            # A line for each result: such a file can be read, and compared with an older one.
+            lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(one)}" for key, one in self.found.items())
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(self.path, (text + "\n").encode())
+            atomic_write(self.path, f'{{"machine": {json.dumps(machine())}, "results": {{\n{lines}\n}}}}\n'.encode())
         return self.found[key]
 
 
