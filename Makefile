@@ -15,12 +15,13 @@ help:
 quickstart: $(VENV)/.run
 	$(BIN)/unmask quickstart
 
-# One thread a process: two processes share two cores better than two teams of threads do.
+# One thread a process: two processes share two cores better than two teams of threads do. A file stays in one process:
+# what its tests share is made once.
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-all: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -4,9 +4,9 @@
 
 Film reviews that are longer than the 512 tokens MiniLM reads at once: of movie_reviews (690 documents to learn from,
 1,000 measured; batch 16) and of IMDB (400 and 1,000; batch 8). So that seven ways on two sets take some two hours on a
-core, the lowest three layers of MiniLM are used. Windows of 512 tokens overlap by a quarter; in training at most four windows of
-a text are read, in measuring all. "hierarchical" reads up to 1,024 tokens at once, positions extended. Rate 2e-4, 2
-epochs, no dropout below the head, one seed; measured once, after the last update. Intervals are those of the
+core, the lowest three layers of MiniLM are used. Windows of 512 tokens overlap by a quarter; in training at most four
+windows of a text are read, in measuring all. "hierarchical" reads up to 1,024 tokens at once, positions extended. Rate
+2e-4, 2 epochs, no dropout below the head, one seed; measured once, after the last update. Intervals are those of the
 share of right answers; each way is compared with "head" on the same texts (McNemar).
 """
 

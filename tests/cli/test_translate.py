@@ -40,7 +40,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.xdist_group("translate-cli")
 class TestCommands:
     def test_a_run_leaves_model_card_and_curves(self, model: Path) -> None:
         assert "BLEU" in (model / "model" / "README.md").read_text()

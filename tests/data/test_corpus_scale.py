@@ -31,7 +31,7 @@ from unmask.errors import DataError, FetchError, SettingsError, UserError
 from unmask.text import Tokenizer
 
 # Of Ray's own code, about Ray's own settings.
-pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 WORDS = ["hello", "world", "##ing", "abc", "北京", "我爱你", "3.14", "hiing!", "龘", "é"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"

@@ -122,15 +122,21 @@ def _check(ours: Tokenizer, theirs: object, texts: Sequence[str]) -> None:
             _check_offsets(normalize, text, encoding)
 
 
+#: Every so-many-th text in each run of the tests, all of them in the slow ones.
+EVERY = [5, pytest.param(1, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_random_strings(minilm_folder: Path, strings: list[str], lowercase: bool) -> None:
+def test_random_strings(minilm_folder: Path, strings: list[str], lowercase: bool, every: int) -> None:
     vocab = minilm_folder / "vocab.txt"
     ours = Tokenizer.from_vocab(vocab, lowercase=lowercase)
-    _check(ours, BertTokenizerFast(vocab=str(vocab), do_lower_case=lowercase), strings if lowercase else strings[::5])
+    _check(ours, BertTokenizerFast(vocab=str(vocab), do_lower_case=lowercase), strings[::every])
 
 
-def test_english_and_chinese_lines(minilm_folder: Path, lines: list[str]) -> None:
-    _check(Tokenizer.from_folder(minilm_folder), _auto(minilm_folder), lines)
+@pytest.mark.parametrize("every", EVERY)
+def test_english_and_chinese_lines(minilm_folder: Path, lines: list[str], every: int) -> None:
+    _check(Tokenizer.from_folder(minilm_folder), _auto(minilm_folder), lines[::every])
 
 
 def test_lines_with_a_cased_chinese_vocabulary(chinese_folder: Path, lines: list[str]) -> None:

@@ -77,7 +77,6 @@ def decode_by_torch(bundle: Bundle, texts: list[str]) -> list[float]:
     return [one.outputs[0].score for one in plain.run(texts)]
 
 
-@pytest.mark.xdist_group("translate")
 class TestLearned:
     def test_it_translates_what_it_has_not_seen(self, learned: Bundle) -> None:
         texts = sentences(200)
