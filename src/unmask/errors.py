@@ -36,13 +36,22 @@ class SettingsError(UserError):
     """A setting is unknown, misspelt or out of range."""
 
 
+class ItemNumber(int):
+    """In the place of a line: the number of an object in a list that is written on one line."""
+
+
+def place(line: int) -> str:
+    """Where something is, in words: line 7, or item 7 of a list on one line."""
+    return f"{'item' if isinstance(line, ItemNumber) else 'line'} {line}"
+
+
 class DataError(UserError):
     """A file of text or labels is wrong."""
 
     def __init__(self, message: str, *, file: str | Path | None = None, line: int | None = None) -> None:
         self.file = None if file is None else Path(file)
         self.line = line
-        where = "" if file is None else f"{file}: " if line is None else f"{file}, line {line}: "
+        where = "" if file is None else f"{file}: " if line is None else f"{file}, {place(line)}: "
         super().__init__(where + message)
 
 

@@ -235,10 +235,27 @@ def test_fix_of_json_lists(tmp_path: Path) -> None:
     path.write_text(json.dumps(items, indent=1), encoding="utf-8")
     fix(path, tmp_path / "out.json")
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == [items[0], items[2]]
-    path.write_text(json.dumps(items), encoding="utf-8")
+    path.write_text("[" + json.dumps(items[0]) + ",\n" + json.dumps(items)[1:], encoding="utf-8")
     with pytest.raises(UserError, match="several objects share a line"):
         fix(path, tmp_path / "other.json")
     assert not (tmp_path / "other.json").exists()
+
+
+def test_items_of_a_list_on_one_line_are_told_by_their_number(tmp_path: Path) -> None:
+    items = [{"text": f"text {n}", "label": "xy"[n % 2]} for n in range(8)]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([*items, {"text": "", "label": "x"}, items[3]]), encoding="utf-8")
+    with pytest.raises(DataError, match=r"a\.json, item 9: the text is empty"):
+        read_labelled(path)
+    report = examine([path])
+    (empty,) = [found for found in report.findings if found.kind == "empty"]
+    assert empty.lines == (9,)
+    (copy,) = [found for found in report.findings if found.kind == "duplicate"]
+    assert copy.lines == (10,)
+    assert "item 4" in copy.message
+    assert json.loads(json.dumps(report.to_dict()))["findings"]
+    fix(path, tmp_path / "out.json")
+    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == items
 
 
 def test_fix_of_tags(tmp_path: Path) -> None:

@@ -138,3 +138,19 @@ def test_real_files(data_folder: Path, name: str, questions: int, misaligned: in
     for example in found.examples:
         for text, start in example.answers:
             assert start == NOWHERE or example.context[start : start + len(text)] == text
+
+
+def test_drcd_has_an_id_at_every_level(tmp_path: Path) -> None:
+    """As its files are: Traditional Chinese, answers with ids of their own, all on one line."""
+    context = "臺灣高鐵全長349公里，於2007年1月5日通車。"
+    answers = [{"id": "1", "text": "349公里", "answer_start": 6}, {"id": "2", "text": "349公里", "answer_start": 6}]
+    entry = {"id": "1001-10-1", "question": "高鐵全長多少？", "answers": answers}
+    wrong = entry | {"id": "1001-10-2", "answers": [{"id": "1", "text": "2007年", "answer_start": 3}]}
+    paragraph = {"context": context, "id": "1001-10", "qas": [entry, wrong]}
+    data = {"version": "1.3", "data": [{"title": "臺灣高鐵", "id": "1001", "paragraphs": [paragraph]}]}
+    path = file(tmp_path, json.dumps(data, ensure_ascii=False))
+    found = read_questions(path)
+    assert found.examples[0].answers == (Answer("349公里", 6), Answer("349公里", 6))
+    assert context[found.examples[1].answers[0].start :].startswith("2007年")
+    (moved,) = found.misaligned
+    assert str(moved).startswith(f"{path}, item 1: the answer '2007年' of question 1001-10-2 is not at 3")

@@ -11,7 +11,7 @@ import torch
 
 import finetune_toy as toy
 import unmask
-from unmask.errors import SettingsError, UserError
+from unmask.errors import DataError, SettingsError, UserError
 from unmask.models.folder import load_model
 from unmask.models.settings import ClassifySettings
 from unmask.tasks.finetune import finetune, load_start, set_apart
@@ -170,14 +170,14 @@ def test_the_loop_follows_from_examples_and_epochs() -> None:
 
 
 def test_what_is_set_apart_is_not_learned_from() -> None:
-    rest, apart = set_apart(range(100), 0.1, seed=0)
+    rest, apart = set_apart(range(100), 0.1, seed=0, file="a.csv")
     assert len(apart) == 10
     assert sorted(rest + apart) == list(range(100))
-    assert set_apart(range(100), 0.1, seed=0) == (rest, apart)
-    assert set_apart(range(100), 0.1, seed=1) != (rest, apart)
-    assert len(set_apart(range(3), 0.01, seed=0)[1]) == 1
-    with pytest.raises(SettingsError, match="too few to set some apart"):
-        set_apart(range(1), 0.1, seed=0)
+    assert set_apart(range(100), 0.1, seed=0, file="a.csv") == (rest, apart)
+    assert set_apart(range(100), 0.1, seed=1, file="a.csv") != (rest, apart)
+    assert len(set_apart(range(3), 0.01, seed=0, file="a.csv")[1]) == 1
+    with pytest.raises(DataError, match=r"a\.csv: one example is too few to set some apart"):
+        set_apart(range(1), 0.1, seed=0, file="a.csv")
 
 
 def test_a_taken_folder_is_told_before_anything_is_read(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from unmask.cli import console
 from unmask.cli.models import Json, Overwrite
 from unmask.cli.text import Encoding
-from unmask.errors import UserError
+from unmask.errors import UserError, place
 
 _SIGNS = {"error": "[bold red]error  [/]", "warning": "[yellow]warning[/]", "note": "[cyan]note   [/]"}
 
@@ -167,7 +167,8 @@ def _show_finding(screen: Any, found: Any) -> None:
     screen.print(f"  {_SIGNS[found.severity]} {escape(console.visible(found.message))}", soft_wrap=True)
     if len(found.lines) > 1:
         more = f" and {found.count - len(found.lines):,} more" if found.count > len(found.lines) else ""
-        screen.print(f"          lines {', '.join(map(str, found.lines))}{more}", style="dim", soft_wrap=True)
+        what = place(found.lines[0]).split()[0] + "s"
+        screen.print(f"          {what} {', '.join(map(str, found.lines))}{more}", style="dim", soft_wrap=True)
 
 
 def _show_fixed(fixed: dict[str, Any]) -> None:

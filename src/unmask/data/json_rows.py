@@ -10,12 +10,12 @@ from typing import Any
 
 from unmask.config import shown
 from unmask.data.rows import OnError, RowError, report
-from unmask.errors import DataError
+from unmask.errors import DataError, ItemNumber
 from unmask.text.files import TextEncoding, read_lines
 from unmask.text.vocabulary import surrogate_position
 
 Object = tuple[dict[str, Any], int]
-"""An object, and the line on which it starts."""
+"""An object, and the line on which it starts; its number in a list that is written on one line."""
 _SPACE = " \t\r\n"
 #: Half a character can only come from an escape: where none is, nothing has to be looked through.
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
@@ -58,7 +58,9 @@ def objects_of(path: str, *, encoding: TextEncoding = "utf-8", on_error: OnError
         return
     text = whole_text(path, encoding=encoding)
     halves = _HALF.search(text) is not None
-    for item, line in _items(text, path):
+    one_line = "\n" not in text.strip()
+    for number, (item, line) in enumerate(_items(text, path), 1):
+        line = ItemNumber(number) if one_line else line
         try:
             found = _as_object(item, path, line)
             if halves:

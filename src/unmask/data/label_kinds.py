@@ -11,6 +11,7 @@ from typing import Any, Literal
 Problem = Literal["single", "multi", "regression"]
 """One label of several, any number of them, or a number."""
 SEPARATORS = ("|", ";", ",")
+_NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 
 
 def natural(label: str) -> tuple[Any, ...]:
@@ -69,10 +70,12 @@ def _separates(mark: str, words: Counter[str]) -> bool:
 
 
 def _mostly_fractions(words: Counter[str]) -> bool:
-    """Whether nearly all labels are numbers, and at least a tenth of them not whole."""
+    """Whether nearly all labels are numbers, and at least a tenth of them not whole; NaN is a number that is wrong."""
     numbers = fractions = 0
     for word, count in words.items():
         value = as_number(word)
+        if value is None and _NOT_FINITE.fullmatch(word):
+            numbers += count
         if value is not None:
             numbers += count
             fractions += count * (value != int(value))

@@ -14,7 +14,7 @@ from unmask.data.examples import Answer, QuestionExample
 from unmask.data.json_rows import is_json_lines, objects_of
 from unmask.data.rows import OnError, RowError, report
 from unmask.data.tables import HUB, kind_of, open_table
-from unmask.errors import DataError
+from unmask.errors import DataError, place
 from unmask.text.files import check_encoding, read_lines, size_of
 
 _ID = re.compile(r'"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+)')
@@ -51,7 +51,7 @@ def read_questions(path: Path | str, *, encoding: str = "utf-8", on_error: OnErr
     said = [f"{len(examples):,} questions about {contexts:,} texts, {answered:,} with an answer"]
     for found, what in ((reader.misaligned, "were not where the file says"), (reader.missing, "are not in their text")):
         if found:
-            said.append(f"{len(found):,} answers {what}, the first on line {found[0].line}: {found[0].message}")
+            said.append(f"{len(found):,} answers {what}, the first on {place(found[0].line or 1)}: {found[0].message}")
     return QuestionFile(name, examples, reader.misaligned, reader.missing, said)
 
 
@@ -119,12 +119,13 @@ def _nested(
 
 
 def _lines_of_ids(lines: Iterable[str]) -> dict[str, int]:
-    """The line of each id, found without parsing, since JSON that is parsed has no lines."""
+    """The line of each id, found without parsing, since JSON that is parsed has no lines; none if there is only one."""
     found: dict[str, int] = {}
+    number = 0
     for number, line in enumerate(lines, 1):
         for match in _ID.finditer(line) if '"id"' in line else ():
             found.setdefault(str(json.loads(match[1], strict=False)), number)
-    return found
+    return found if number > 1 else {}
 
 
 def _list(value: Any, name: str, path: str, line: int) -> list[Mapping[str, Any]]:
@@ -193,15 +194,15 @@ class _Reader:
         return found
 
     def _placed(self, text: str, start: int, context: str, id: str, line: int) -> Answer:
-        place = realign(context, text, start)
-        if place == NOWHERE:
+        found = realign(context, text, start)
+        if found == NOWHERE:
             message = f"the answer {shown(text)} of question {id} is not in its text"
             self.missing.append(self._error(message, line, "missing"))
-        elif place != start:
+        elif found != start:
             says = shown(context[max(start, 0) : max(start, 0) + len(text)])
             said = f"the answer {shown(text)} of question {id} is not at {start}, where the text says {says}"
-            self.misaligned.append(self._error(f"{said}, but at {place}", line, "misaligned"))
-        return Answer(text, place)
+            self.misaligned.append(self._error(f"{said}, but at {found}", line, "misaligned"))
+        return Answer(text, found)
 
     def _error(self, message: str, line: int, kind: str = "question") -> RowError:
         return RowError(message, kind=kind, file=self.path, line=line or None)

@@ -9,6 +9,7 @@ from unmask.config import shown
 from unmask.data.examples import Entity, TaggedExample
 from unmask.data.joining import joined
 from unmask.data.rows import OnError, RowError, report
+from unmask.errors import place
 
 _TOKENS = ("tokens", "words")
 TAG_KEYS = ("tags", "ner_tags", "labels", "label", "ner", "pos_tags")
@@ -54,10 +55,10 @@ class Reader:
         if self._nested:
             sentences.append(
                 f"{len(self._nested):,} entities that overlap a longer one are left out, "
-                f"the first on line {self._nested[0]}"
+                f"the first on {place(self._nested[0])}"
             )
         if self._inclusive:
-            sentences.append(f"ends of entities are inclusive, as their texts show (line {self._inclusive[0]})")
+            sentences.append(f"ends of entities are inclusive, as their texts show ({place(self._inclusive[0])})")
         return sentences
 
     def _example(self, item: Mapping[str, Any], line: int) -> TaggedExample:
@@ -114,10 +115,10 @@ class Reader:
             if not isinstance(mentions, dict):
                 raise self._error(f"expected {{type: {{text: [[start, end]]}}}}, found {shown({type: mentions})}", line)
             for surface, places in mentions.items():
-                for place in places if isinstance(places, list) else [places]:
-                    if not isinstance(place, list) or len(place) != 2 or not all(_is_place(part) for part in place):
-                        raise self._error(f"the place of {surface!r} is [start, end], not {shown(place)}", line)
-                    yield self._checked(place[0], place[1] + 1, str(type), surface, text, line)
+                for ends in places if isinstance(places, list) else [places]:
+                    if not isinstance(ends, list) or len(ends) != 2 or not all(_is_place(part) for part in ends):
+                        raise self._error(f"the place of {surface!r} is [start, end], not {shown(ends)}", line)
+                    yield self._checked(ends[0], ends[1] + 1, str(type), surface, text, line)
 
     def _checked(self, start: Any, end: Any, type: str, surface: Any, text: str, line: int) -> Entity:
         if not _is_place(start) or not _is_place(end):

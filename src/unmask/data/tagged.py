@@ -16,7 +16,7 @@ from unmask.data.rows import OnError, RowError, report
 from unmask.data.schemes import Scheme, decode, recognise_scheme
 from unmask.data.stretches import Reader, is_stretched
 from unmask.data.tables import HUB, open_table
-from unmask.errors import DataError
+from unmask.errors import DataError, place
 from unmask.text.files import check_encoding, read_lines, size_of
 
 _BLANKS = re.compile(r"[ \t]+")
@@ -149,7 +149,7 @@ def _recognised(path: str, examples: list[TaggedExample], said: list[str]) -> Ta
     examples = [_with_entities(example, scheme, path, broken) for example in examples]
     said.append(f"tags follow {scheme}")
     if broken:
-        first = f"line {broken[0].line}: {broken[0].message}"
+        first = f"{place(broken[0].line or 1)}: {broken[0].message}"
         said.append(f"{len(broken):,} broken places in the tags were read kindly, the first on {first}")
     labels = {entity.type for example in examples for entity in example.entities or ()}
     return TaggedFile(path, examples, scheme, False, _said(examples, labels, said, "types"), broken, said)

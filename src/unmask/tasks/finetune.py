@@ -14,7 +14,7 @@ import torch
 
 from unmask.data.columns import parse_columns
 from unmask.data.doctor import DoctorSettings, examine
-from unmask.errors import ModelError, SettingsError
+from unmask.errors import DataError, ModelError, SettingsError
 from unmask.longtext.settings import LongTask, choose
 from unmask.models.assign import assign, named_tensors
 from unmask.models.bert import Bert, device_of, num_parameters
@@ -221,12 +221,13 @@ def resolved_usage(usage: Usage, task: LongTask, lengths: Sequence[int], limit: 
     return usage.replace(long_text=chosen.settings), f"long texts: {chosen.reason}"
 
 
-def set_apart(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
-    """The training examples without, and then, those that are set apart to measure on."""
+def set_apart(examples: Sequence[Example], share: float, seed: int, file: str) -> tuple[list[Example], list[Example]]:
+    """The training examples of a file without, and then, those that are set apart to measure on."""
     order = np.random.default_rng([seed % 2**63, 0xDE7]).permutation(len(examples))
     count = max(1, round(share * len(examples)))
     if count >= len(examples):
-        raise SettingsError(f"{len(examples)} examples are too few to set some apart; give a development file")
+        few = "one example is" if len(examples) == 1 else f"{len(examples)} examples are"
+        raise DataError(f"{few} too few to set some apart for measuring; give a file for it with --dev", file=file)
     apart = set(order[:count].tolist())
     return (
         [example for number, example in enumerate(examples) if number not in apart],

@@ -37,7 +37,7 @@ def prepare_answer(settings: AnswerRun, files: Files, listener: Listener) -> Job
     train = _read(files.train, files.encoding, notes)
     examples: Sequence[QuestionExample] = train
     if files.dev is None:
-        examples, dev = set_apart(train, settings.dev_share, settings.seed)
+        examples, dev = set_apart(train, settings.dev_share, settings.seed, files.train)
         notes.append(f"no development file: {len(dev):,} of the {len(train):,} questions are set apart for it")
     else:
         dev = _read(files.dev, files.encoding, notes)

@@ -33,7 +33,7 @@ def prepare_classify(settings: ClassifyRun, files: Files, listener: Listener) ->
     notes = [f"{files.train}: {sentence}" for sentence in train.said]
     examples, dev = train.examples, _dev(settings, files, train, notes)
     if dev is None:
-        examples, dev = set_apart(examples, settings.dev_share, settings.seed)
+        examples, dev = set_apart(examples, settings.dev_share, settings.seed, files.train)
         notes.append(f"no development file: {len(dev):,} of the {len(train.examples):,} examples are set apart for it")
     for note in notes:
         listener.say(note)

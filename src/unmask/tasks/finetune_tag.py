@@ -37,7 +37,7 @@ def prepare_tag(settings: TagRun, files: Files, listener: Listener) -> Job:
     examples: Sequence[TaggedExample] = train.examples
     dev = _dev(files, train, notes)
     if dev is None:
-        examples, dev = set_apart(train.examples, settings.dev_share, settings.seed)
+        examples, dev = set_apart(train.examples, settings.dev_share, settings.seed, files.train)
         notes.append(f"no development file: {len(dev):,} of the {len(train.examples):,} examples are set apart for it")
     for note in notes:
         listener.say(note)

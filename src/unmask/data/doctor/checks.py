@@ -9,6 +9,7 @@ from unmask.config import shown
 from unmask.data.doctor.findings import Finding, Place, at_places, many
 from unmask.data.doctor.items import Examples, Item
 from unmask.data.label_kinds import natural
+from unmask.errors import place
 
 #: A label with fewer examples cannot be learned, nor measured.
 RARE = 5
@@ -77,7 +78,7 @@ def check_leaks(train: Examples, dev: Examples) -> Iterator[Finding]:
     yield from at_places(
         "warning",
         "leak",
-        (Place(item.file, item.line, f"as {found.file}, line {found.line}") for item, found in pairs),
+        (Place(item.file, item.line, f"as {found.file}, {place(found.line)}") for item, found in pairs),
         lambda number: (
             f"{many(number, 'row is', 'rows are')} in the dev set too ({share} of it), so its figures will "
             "be too good; --fix drops them here"
@@ -151,7 +152,7 @@ def _fold(text: str) -> str:
 
 
 def _where(earlier: Item, item: Item) -> str:
-    return f"line {earlier.line}" if earlier.file == item.file else f"{earlier.file}, line {earlier.line}"
+    return place(earlier.line) if earlier.file == item.file else f"{earlier.file}, {place(earlier.line)}"
 
 
 def _disagreement(item: Item, earlier: Item) -> str:

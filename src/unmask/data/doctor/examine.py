@@ -16,7 +16,7 @@ from unmask.data.doctor.items import Examples, Reading, Task, read_examples, rec
 from unmask.data.doctor.texts import check_characters, check_lengths, length_facts, lengths
 from unmask.data.label_kinds import Problem, natural
 from unmask.data.rows import RowError
-from unmask.errors import DataError, UserError
+from unmask.errors import DataError, UserError, place
 from unmask.text import Tokenizer
 from unmask.text.files import TextEncoding
 
@@ -104,7 +104,7 @@ def _task(train: Sequence[Path | str], settings: DoctorSettings) -> tuple[Task, 
 def _unreadable(error: DataError) -> Finding:
     """What cannot be read at all, in the sentence that training would say."""
     file = "" if error.file is None else str(error.file)
-    message = str(error).removeprefix(file).removeprefix(f", line {error.line}").removeprefix(": ")
+    message = str(error).removeprefix(file).removeprefix(f", {place(error.line or 0)}").removeprefix(": ")
     return Finding("error", "unreadable", message, file, () if error.line is None else (error.line,))
 
 

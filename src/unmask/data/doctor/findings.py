@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
+from unmask.errors import place
+
 Severity = Literal["error", "warning", "note"]
 """error: nothing can be learned, or the file is refused. warning: it would hurt. note: good to know."""
 #: So many places are named; the rest is counted.
@@ -58,12 +60,12 @@ def at_places(
 ) -> Iterator[Finding]:
     """A finding for each file that has such places; `message` makes the sentence from their number."""
     by_file: dict[str, list[Place]] = {}
-    for place in places:
-        by_file.setdefault(place.file, []).append(place)
+    for one in places:
+        by_file.setdefault(one.file, []).append(one)
     for file, found in by_file.items():
         first = found[0]
-        where = f" (line {first.line}{': ' if first.detail else ''}{first.detail})" if first.line else ""
-        lines = tuple(place.line for place in found[:MAX_LINES] if place.line)
+        where = f" ({place(first.line)}{': ' if first.detail else ''}{first.detail})" if first.line else ""
+        lines = tuple(one.line for one in found[:MAX_LINES] if one.line)
         yield Finding(severity, kind, message(len(found)) + where, file, lines, len(found))
 
 
