@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -105,7 +106,8 @@ def test_every_variant_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
     assert report.loaded == report.total == len(named_tensors(model))
     for tensor, (other, found) in zip(named_tensors(model).values(), named_tensors(again).items(), strict=True):
         assert torch.equal(tensor, found), other
-    assert torch.equal(output(model), output(again))
+    # In memory of their own: in the file's map numbers lie at odd places, and some processors then sum in another order.
+    assert torch.equal(output(model), output(copy.deepcopy(again)))
     assert not again.training
 
 

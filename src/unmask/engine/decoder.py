@@ -117,6 +117,9 @@ class PackedTransformer:
 
 
 def grown(keys: Tensor, values: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
-    """Keys (R, heads, cells / 16, size, 16) and values (R, heads, cells, size) with room for more cells."""
+    """Keys (R, heads, cells / 16, size, 16) and values (R, heads, cells, size) with room for more cells.
+
+    Within a head the kernels may hold keys by eights instead; room at the end is the same for both.
+    """
     more = capacity - values.shape[2]
     return F.pad(keys, (0, 0, 0, 0, 0, more // LANES)).contiguous(), F.pad(values, (0, 0, 0, more)).contiguous()

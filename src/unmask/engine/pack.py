@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from unmask.engine.binding import CMatrix, CNorm, address
 
 #: Columns that are computed together, and values of a vector register. As in product.h and vector.h.
-PANEL, LANES = 64, 16
+PANEL, LANES = 64, 16  # heads and pasts have whole vectors: of 16 numbers with AVX-512, of 8 elsewhere
 #: Values that one int8 instruction multiplies and sums.
 FOUR = 4
 

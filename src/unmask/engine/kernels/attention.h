@@ -43,7 +43,7 @@ INLINE void transpose(const float *from, int64_t stride, float *to) {
 }
 #endif
 
-/* Keys (length, size), rows `stride` apart → (length / 16, size, 16): the same value of sixteen keys side by side. */
+/* Keys (length, size), rows `stride` apart → (length / LANES, size, LANES): the same value of so many keys side by side. */
 static void turn_keys(const float *keys, int64_t length, int64_t stride, int64_t size, float *turned) {
     for (int64_t first = 0; first < length; first += LANES) {
         float *to = turned + first * size;

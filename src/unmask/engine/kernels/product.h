@@ -1,8 +1,8 @@
 /* Matrix products: rows times a packed matrix.
 
    The matrix lies in panels of 64 columns; within a panel, row after row (fp32) or four rows at a time, the four
-   values of a column side by side (int8, as the instruction wants them). A tile of 6 rows by 64 columns is kept in
-   registers while a panel runs by. Every sum is taken in the order of the matrix's rows, whatever stands in the other
+   values of a column side by side (int8, as the instruction wants them). A tile of 6 rows by 64 columns, or as many as
+   there are registers for, is kept in registers while a panel runs by. Every sum is taken in the order of the matrix's rows, whatever stands in the other
    rows of the tile: a text's numbers do not depend on its neighbours.
 
    int8: a row of inputs is quantised with a scale of its own, q = round(x / scale) + 128 in 0…255, a column of weights
@@ -13,8 +13,8 @@
 #include "vector.h"
 
 #define TILE_ROWS 6
-#define TILE_VECTORS 4
-#define PANEL (TILE_VECTORS * LANES)
+#define PANEL 64
+#define TILE_VECTORS (PANEL / LANES)
 
 typedef struct {
     const void *weights;  /* panels */
@@ -42,7 +42,7 @@ typedef struct {
     int64_t stride;
     int activation;
     const float *added; /* as many rows and the same stride, or NULL */
-    float *largest;     /* (rows, 16) the largest size so far of each row, or NULL */
+    float *largest;     /* (rows, LANES) the largest size so far of each row, or NULL */
 } target;
 
 /* What is needed next: so many lines of 64 bytes of it are asked for with each step of a sum, and it is near when its
@@ -58,22 +58,41 @@ INLINE void ask_for(upcoming next, int64_t step) {
     for (int64_t i = 0; i < next.lines; i++) __builtin_prefetch(next.from + (step * next.lines + i) * 64, 0, 2);
 }
 
-/* count rows × vectors·16 columns, from rows of `a` and `b`, whose rows are b_row and whose vectors b_vector apart. */
-INLINE void tile(const int count, const int vectors, const float *a, int64_t stride, const float *b, int64_t b_row,
-                 int64_t b_vector, int64_t depth, float *out, int64_t out_stride, upcoming next) {
-    vec sum[2 * TILE_ROWS][TILE_VECTORS];
+/* Sums that fit into registers: AVX-512 has 32 of them, AVX2 has 16. */
+#ifdef __AVX512F__
+#define HELD_ROWS (2 * TILE_ROWS)
+#define HELD_VECTORS TILE_VECTORS
+#else
+#define HELD_ROWS TILE_ROWS
+#define HELD_VECTORS 2
+#endif
+
+INLINE void held_tile(const int count, const int vectors, const float *a, int64_t stride, const float *b, int64_t b_row,
+                      int64_t b_vector, int64_t depth, float *out, int64_t out_stride, upcoming next) {
+    vec sum[HELD_ROWS][HELD_VECTORS];
     UNROLL for (int i = 0; i < count; i++) UNROLL for (int j = 0; j < vectors; j++) sum[i][j] = splat(0.0f);
     for (int64_t k = 0; k < depth; k++) {
-        vec column[TILE_VECTORS];
+        vec column[HELD_VECTORS];
         UNROLL for (int j = 0; j < vectors; j++) column[j] = load(b + k * b_row + j * b_vector);
         ask_for(next, k);
         UNROLL for (int i = 0; i < count; i++) {
             vec x = splat(a[i * stride + k]);
-            UNROLL for (int j = 0; j < vectors; j++) sum[i][j] += x * column[j];
+            UNROLL for (int j = 0; j < vectors; j++) sum[i][j] = fused(x, column[j], sum[i][j]);
         }
     }
     UNROLL for (int i = 0; i < count; i++)
         UNROLL for (int j = 0; j < vectors; j++) store(out + i * out_stride + j * LANES, sum[i][j]);
+}
+
+/* count rows × vectors·LANES columns, from rows of `a` and `b`, whose rows are b_row and whose vectors b_vector apart. */
+INLINE void tile(const int count, const int vectors, const float *a, int64_t stride, const float *b, int64_t b_row,
+                 int64_t b_vector, int64_t depth, float *out, int64_t out_stride, upcoming next) {
+    UNROLL for (int i = 0; i < count; i += HELD_ROWS)
+        UNROLL for (int j = 0; j < vectors; j += HELD_VECTORS)
+            held_tile(count - i < HELD_ROWS ? count - i : HELD_ROWS,
+                      vectors - j < HELD_VECTORS ? vectors - j : HELD_VECTORS, a + i * stride, stride,
+                      b + j * b_vector, b_row, b_vector, depth, out + i * out_stride + j * LANES, out_stride,
+                      i + j ? NOTHING : next);
 }
 
 /* Long sums are taken in pieces, which are then added: half the error of one long sum. */

@@ -1,28 +1,49 @@
-/* Sixteen floats at a time, and the functions of them that a Transformer needs.
+/* Sixteen floats at a time, or eight, and the functions of them that a Transformer needs.
 
    Written with the compiler's own vectors, so that any processor can run it; where a processor with AVX-512 has an
-   instruction that the compiler would not find, it is named. A lane's result never depends on its neighbours. */
+   instruction that the compiler would not find, it is named. Vectors are no longer than the processor's: of longer ones
+   compilers make many small pieces. A lane's result never depends on its neighbours. */
 #ifndef UNMASK_VECTOR_H
 #define UNMASK_VECTOR_H
 
 #include <stdint.h>
 #include <string.h>
-#ifdef __AVX512F__
+#if defined(__AVX512F__) || defined(__FMA__)
 #include <immintrin.h>
 #endif
 
+#ifdef __AVX512F__
 #define LANES 16
+#else
+#define LANES 8
+#endif
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-typedef float vec __attribute__((vector_size(64), may_alias));
-typedef float vec_anywhere __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t ivec __attribute__((vector_size(64), may_alias));
+typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
+typedef float vec_anywhere __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t ivec __attribute__((vector_size(4 * LANES), may_alias));
 
 INLINE vec load(const float *from) { return *(const vec_anywhere *)from; }
 INLINE void store(float *to, vec x) { *(vec_anywhere *)to = x; }
 /* Not `0 + a`, which costs an addition because of negative zeros. */
+#if LANES == 16
 INLINE vec splat(float a) { return (vec){a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a}; }
+#else
+INLINE vec splat(float a) { return (vec){a, a, a, a, a, a, a, a}; }
+#endif
+
+/* a b + sum, rounded once where the processor can. By name: left to the compiler, one row alone may come out otherwise
+   than the same row among others. */
+INLINE vec fused(vec a, vec b, vec sum) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum);
+#elif defined(__FMA__)
+    return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
+#else
+    return a * b + sum;
+#endif
+}
 
 INLINE vec choose(ivec where, vec a, vec b) { return (vec)(((ivec)a & where) | ((ivec)b & ~where)); }
 
