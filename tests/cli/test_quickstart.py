@@ -262,6 +262,7 @@ def test_chinese_from_nothing(
     assert "预训练已在之前完成" in again.err
 
 
+@pytest.mark.slow  # as in English
 @pytest.mark.usefixtures("_small_zh")
 def test_chinese_goes_on_after_an_interruption(carriers: Path, tmp_path: Path, stop_after: dict[str, Any]) -> None:
     assert chinese(tmp_path / "whole") == 0

@@ -383,6 +383,7 @@ def test_a_model_that_does_not_fit(text: str, done: Path, tmp_path: Path, capsys
 # Several processes
 
 
+@pytest.mark.slow  # test_world.py has two processes in every run of the tests
 def test_two_processes_speak_with_one_voice(text: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -159,7 +159,9 @@ def start(folder: Path, out: Path, workers: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], stderr=subprocess.PIPE)
 
 
-@pytest.mark.parametrize(("workers", "seed"), [(1, 1), (2, 2), (2, 3)])
+@pytest.mark.parametrize(
+    ("workers", "seed"), [(2, 2), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((1, 1), (2, 3)))]
+)
 def test_killed_at_any_moment_it_ends_with_the_same_bytes(
     workers: int, seed: int, folder: Path, tmp_path: Path
 ) -> None:

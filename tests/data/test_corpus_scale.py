@@ -204,6 +204,7 @@ def test_the_command_says_nothing_of_ray(
     assert "a.jsonl, line 1: must be a JSON object" in err
 
 
+@pytest.mark.slow  # the others have a Ray of their own in every run of the tests
 def test_the_command_starts_a_ray_stops_it_and_goes_on(folder: Path, tmp_path: Path) -> None:
     files = [str(file) for file in files_of(folder)]
     arguments = ["--tokenizer", str(folder / "tokenizer"), "--out", str(tmp_path / "c"), "--shard-tokens", "100000"]

@@ -32,7 +32,7 @@ def inside(count: int, total: int, share: float) -> bool:
 
 
 @pytest.mark.parametrize("unit", ["token", "word", "span"])
-@pytest.mark.parametrize("rate", [0.15, 0.4])
+@pytest.mark.parametrize("rate", [0.15, pytest.param(0.4, marks=pytest.mark.slow)])
 def test_shares_over_a_million_tokens(unit: str, rate: float) -> None:
     settings = MaskingSettings(rate=rate, unit=unit)
     rng = np.random.default_rng(7)

@@ -99,6 +99,7 @@ def _slow(seed: int) -> Record:
     return {"seed": seed}
 
 
+@pytest.mark.slow  # it trains
 def test_ablations_run_side_by_side_in_processes(tmp_path: Path) -> None:
     """A real one, in two processes of one thread, gives what one process gives."""
     entry = entry_of("positions-needed")

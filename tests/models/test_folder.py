@@ -106,7 +106,7 @@ def test_every_variant_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
     assert report.loaded == report.total == len(named_tensors(model))
     for tensor, (other, found) in zip(named_tensors(model).values(), named_tensors(again).items(), strict=True):
         assert torch.equal(tensor, found), other
-    # In memory of their own: in the file's map numbers lie at odd places, and some processors then sum in another order.
+    # In memory of its own: in the file's map numbers lie at odd places, and some processors then sum in another order.
     assert torch.equal(output(model), output(copy.deepcopy(again)))
     assert not again.training
 

@@ -66,7 +66,7 @@ def test_an_enormous_file_is_refused_without_reading_it(tmp_path: Path) -> None:
     assert MAX_FILE_BYTES < 50 * 1024**3
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("end", ["\r\n", *(pytest.param(end, marks=pytest.mark.slow) for end in "\n\r")])
 def test_millions_of_lines_are_refused_before_anything_is_built(tmp_path: Path, end: str) -> None:
     path = tmp_path / "vocab.txt"
     path.write_text(GOOD + end.join(f"{number:07}" for number in range(6_000_000)), encoding="utf-8", newline="")

@@ -64,6 +64,7 @@ def test_unequal_micro_batches_are_not_averaged_as_equals() -> None:
     assert means["masked"] == pytest.approx((alone[0]["masked"] + 7 * alone[1]["masked"]) / 8, rel=1e-5)
 
 
+@pytest.mark.slow  # test_crash.py stops whole programs in every run of the tests
 def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     train(tmp_path / "whole")
 
