@@ -165,8 +165,14 @@ def conclude_translate(records: Mapping[str, Record]) -> Conclusion:
         "accuracy, long": Text("the same, long", "同上，长句"),
         "parameters": Text("parameters", "参数量"),
     }
+    table = conclude_table(records, ARMS, "lstm", values)
+    return Conclusion(verdict, says, (conclude_by_length(records, found),), table)
+
+
+def conclude_by_length(records: Mapping[str, Record], found: Mapping[tuple[str, str], list[float]]) -> Lines:
+    """BLEU over the words of a source."""
     words = records[named("lstm", 0)]
-    picture = Lines(
+    return Lines(
         Text("Translations by the length of the source", "按源句长度看译文"),
         Text("words a source (mean of each group)", "每句源词数（各组平均）"),
         both("BLEU"),
@@ -179,7 +185,6 @@ def conclude_translate(records: Mapping[str, Record]) -> Conclusion:
             "比别的线下降更多，说明该模型在长句上丢得更多。",
         ),
     )
-    return Conclusion(verdict, says, (picture,), conclude_table(records, ARMS, "lstm", values))
 
 
 def conclude_both(more: Effect, above: Effect) -> Verdict:
