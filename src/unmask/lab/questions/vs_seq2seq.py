@@ -1,7 +1,9 @@
-"""A state of fixed size, attention to it, or no recurrence at all: three models write strings backwards."""
+"""A state of fixed size, attention to it, or no recurrence at all: three models translate, and write backwards."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from functools import partial
 
@@ -10,26 +12,45 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.lab.entry import Conclusion, Part, Plan, Record, Trial, Verdict
-from unmask.lab.kit.effects import by_seed, named, paired, sided, spread
+from unmask.lab.kit.effects import Effect, by_seed, named, paired, sided, spread
 from unmask.lab.kit.fitting import Fit, fit, seeded
+from unmask.lab.kit.french import Translating, bleu, french, new_model, right_tokens, taught, translator
+from unmask.lab.kit.telling import conclude_compared, conclude_table
 from unmask.lab.pictures import Lines, Series
 from unmask.lab.words import Text, both
 from unmask.models.bert import num_parameters
 from unmask.models.init import build_model
-from unmask.models.recurrent import LstmSeq2Seq, lstm_like
+from unmask.models.recurrent import lstm_like
 from unmask.models.settings import LstmSettings, TransformerSettings
-from unmask.models.transformer import Transformer
 from unmask.nn.batch import Batch
+from unmask.tasks.translate_settings import Arch
 
 ARMS = {
     "lstm": Text("LSTM without attention", "无注意力的 LSTM"),
     "attention": Text("LSTM with attention", "有注意力的 LSTM"),
     "transformer": both("Transformer"),
 }
+ARCHES: Mapping[str, Arch] = {"lstm": "lstm", "attention": "lstm-attention", "transformer": "transformer"}
+#: Fewest and most words of a source.
+LENGTHS = {"short": (1, 5), "middle": (6, 9), "long": (10, 1000)}
 START, SYMBOLS = 0, 20
 GROUPS = ((4, 8), (9, 16), (17, 24))
 TESTED = 300
 Strings = list[list[int]]
+
+
+def translate(arm: str, updates: int, tested: int, seed: int) -> Record:
+    """Learn to translate, then translate so many held-out sources of each length."""
+    model, began = new_model(translator(ARCHES[arm]), seed), time.perf_counter()
+    losses = taught(model, updates, seed)
+    record = {"seconds": round(time.perf_counter() - began, 2), "parameters": num_parameters(model)}
+    learned = math.isfinite(losses[-1])  # a run that broke off translates nothing
+    for name, (fewest, most) in LENGTHS.items():
+        asked = [pair for pair in french().asked if fewest <= len(pair.source.split()) <= most][:tested]
+        record[f"words, {name}"] = sum(len(pair.source.split()) for pair in asked) / len(asked)
+        record[f"bleu, {name}"] = bleu(model, asked) if learned else 0.0
+        record[f"accuracy, {name}"] = right_tokens(model, asked) if learned else 0.0
+    return record
 
 
 def settings_of(arm: str) -> TransformerSettings | LstmSettings:
@@ -51,7 +72,7 @@ def reverse(arm: str, updates: int, seed: int) -> Record:
     """Learn to write strings backwards, then write new ones."""
     generator = seeded(seed)
     model = build_model(settings_of(arm), seed=seed)
-    assert isinstance(model, Transformer | LstmSeq2Seq)
+    assert isinstance(model, Translating)
 
     def loss(_: int) -> Tensor:
         some = strings(128, GROUPS[0][0], GROUPS[-1][1], generator)
@@ -66,7 +87,7 @@ def reverse(arm: str, updates: int, seed: int) -> Record:
 
 
 @torch.inference_mode()
-def written(model: Transformer | LstmSeq2Seq, some: Strings) -> float:
+def written(model: Translating, some: Strings) -> float:
     """The share of right symbols in greedy output, each string as long as it should be."""
     longest = max(map(len, some))
     wanted = torch.tensor([[*reversed(one), *[-1] * (longest - len(one))] for one in some])
@@ -84,6 +105,15 @@ def _group(group: tuple[int, int]) -> str:
     return f"{group[0]}–{group[1]}"
 
 
+def _translate_trials(plan: Plan) -> list[Trial]:
+    updates, tested = plan.at(4, 300, 1500), plan.at(8, TESTED)
+    return [
+        Trial(named(arm, seed), partial(translate, arm, updates, tested, seed), {"updates": updates, "tested": tested})
+        for seed in range(plan.seeds)
+        for arm in ARMS
+    ]
+
+
 def _trials(plan: Plan) -> list[Trial]:
     updates = plan.at(5, 300, 1500)
     return [
@@ -91,6 +121,78 @@ def _trials(plan: Plan) -> list[Trial]:
         for seed in range(plan.seeds)
         for arm in ARMS
     ]
+
+
+def conclude_translate(records: Mapping[str, Record]) -> Conclusion:
+    """Does attention help the LSTM more with long sources, and is the Transformer above the LSTM without it there?"""
+    found = {(arm, name): by_seed(records, arm, f"bleu, {name}") for arm in ARMS for name in LENGTHS}
+    gains = {
+        name: [a - b for a, b in zip(found["attention", name], found["lstm", name], strict=True)] for name in LENGTHS
+    }
+    more = paired(gains["long"], gains["short"])
+    above = paired(found["transformer", "long"], found["lstm", "long"])
+    beside = paired(found["transformer", "long"], found["attention", "long"])
+    verdict = conclude_both(more, above)
+    english = {
+        Verdict.SUPPORTED: "Both effects show: attention helps the LSTM most where sources are long, and there the "
+        "Transformer is above the LSTM without it.",
+        Verdict.NOT_SUPPORTED: "What is said of long sources does not hold for these models.",
+        Verdict.DEPENDS: "Only one of the two effects that are claimed shows.",
+        Verdict.NOT_VISIBLE: "Neither effect can be told at this scale.",
+    }[verdict]
+    chinese = {
+        Verdict.SUPPORTED: "两个效应都看得出：源句长，注意力对 LSTM 帮助更大；长句上 Transformer 高于无注意力的 LSTM。",
+        Verdict.NOT_SUPPORTED: "关于长句的说法在这些模型上不成立。",
+        Verdict.DEPENDS: "所说的两个效应只看得出一个。",
+        Verdict.NOT_VISIBLE: "此规模下两个效应都看不出。",
+    }[verdict]
+    change = {arm: " / ".join(f"{spread(found[arm, name]).mean:.1f}" for name in LENGTHS) for arm in ARMS}
+    seconds = {arm: f"{spread(by_seed(records, arm, 'seconds')).mean:.0f}" for arm in ARMS}
+    than = conclude_compared(beside, 2)
+    says = Text(
+        f"{english} BLEU for short, middle and long sources: "
+        f"{'; '.join(f'{ARMS[arm].en} {change[arm]}' for arm in ARMS)}. Attention gives the LSTM {more.signed(2)} more "
+        f"BLEU on long sources than on short ones; on long ones the Transformer has {above.signed(2)} more than the "
+        f"LSTM without attention, and beside the LSTM with attention it is {than.en}. Seconds of training: "
+        f"{', '.join(seconds.values())}.",
+        f"{chinese}短、中、长句的 BLEU：{'；'.join(f'{ARMS[arm].zh} {change[arm]}' for arm in ARMS)}。"
+        f"注意力给 LSTM 增加的 BLEU，长句比短句多 {more.signed(2)}；长句上 Transformer 比无注意力的 LSTM 多 "
+        f"{above.signed(2)}，与有注意力的 LSTM 相比{than.zh}。训练秒数：{'、'.join(seconds.values())}。",
+    )
+    values = {
+        "bleu, long": Text("BLEU, long sources", "BLEU，长句"),
+        "accuracy, short": Text("tokens right given those before, short", "给定前文的 token 准确率，短句"),
+        "accuracy, long": Text("the same, long", "同上，长句"),
+        "parameters": Text("parameters", "参数量"),
+    }
+    table = conclude_table(records, ARMS, "lstm", values)
+    return Conclusion(verdict, says, (conclude_by_length(records, found),), table)
+
+
+def conclude_by_length(records: Mapping[str, Record], found: Mapping[tuple[str, str], list[float]]) -> Lines:
+    """BLEU over the words of a source."""
+    words = records[named("lstm", 0)]
+    return Lines(
+        Text("Translations by the length of the source", "按源句长度看译文"),
+        Text("words a source (mean of each group)", "每句源词数（各组平均）"),
+        both("BLEU"),
+        tuple(
+            Series(label, tuple(spread(found[arm, name]).point(round(words[f"words, {name}"], 1)) for name in LENGTHS))
+            for arm, label in ARMS.items()
+        ),
+        Text(
+            "A line that falls further than another shows a model that loses more of long sentences.",
+            "比别的线下降更多，说明该模型在长句上丢得更多。",
+        ),
+    )
+
+
+def conclude_both(more: Effect, above: Effect) -> Verdict:
+    """By the method's rule: both effects above zero."""
+    sides = {sided(more), sided(above)}
+    if Verdict.NOT_SUPPORTED in sides:
+        return Verdict.NOT_SUPPORTED
+    return sides.pop() if len(sides) == 1 else Verdict.DEPENDS
 
 
 def conclude_reverse(records: Mapping[str, Record]) -> Conclusion:
@@ -145,4 +247,7 @@ def _percent(shares: list[float]) -> str:
     return f"{100 * spread(shares).mean:.1f} %"
 
 
-PARTS = (Part("reverse", _trials, conclude_reverse),)
+PARTS = (
+    Part("translate", _translate_trials, conclude_translate),
+    Part("reverse", _trials, conclude_reverse),
+)
