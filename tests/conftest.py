@@ -12,8 +12,9 @@ import pytest
 from unmask.errors import FetchError
 
 # A busy machine is no reason to fail: time is measured in benchmarks, not in tests.
-hypothesis.settings.register_profile("unmask", deadline=None)
-hypothesis.settings.load_profile("unmask")
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=40)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=300)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 #: What changes how unmask behaves: a test that left one of these behind would decide what later tests see.
