@@ -133,14 +133,14 @@ class Bundle:
 
     def predict(self, texts: Iterable[str], pairs: Iterable[str] | None = None) -> list[Prediction]:
         """What a fine-tuned model says of each text, or pair; for questions, `pairs` are the texts that may answer."""
-        if isinstance(texts, str):
-            texts = [texts]
-        if isinstance(pairs, str):
-            pairs = [pairs]
         return list(self.predict_stream(texts, pairs))
 
     def predict_stream(self, texts: Iterable[str], pairs: Iterable[str] | None = None) -> Iterator[Prediction]:
         """The same one by one, for more texts than fit in memory."""
+        if isinstance(texts, str):
+            texts = [texts]
+        if isinstance(pairs, str):
+            pairs = [pairs]
         return self.predictor.run(self.predictor.examples(texts, pairs))
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from unmask.data.doctor import DoctorSettings, Finding, Report, examine, fix
+from unmask.data.doctor.fix import Fixed
 from unmask.data.labelled import read_labelled
 from unmask.data.questions import read_questions
 from unmask.data.tagged import read_tagged
@@ -300,6 +301,66 @@ def test_fix_of_questions(tmp_path: Path) -> None:
         "exact copies dropped": 1,
         "answers moved to where they are": 1,
     }
+
+
+def asked(id: str, start: int = 0, text: str = "Ada", **more: object) -> dict[str, object]:
+    return {"id": id, "question": f"{id}?", "answers": [{"text": text, "answer_start": start}], **more}
+
+
+def fixed_questions(tmp_path: Path, value: object, name: str = "a.json") -> tuple[Fixed, list[Any]]:
+    """What was done, and the objects that are left."""
+    path = tmp_path / name
+    lines = name.endswith(".jsonl")
+    written = "".join(json.dumps(one) + "\n" for one in value) if lines else json.dumps(value)  # type: ignore[attr-defined]
+    path.write_text(written, encoding="utf-8")
+    done = fix(path, tmp_path / f"out-{name}")
+    text = (tmp_path / f"out-{name}").read_text(encoding="utf-8")
+    assert done.kept == len(read_questions(tmp_path / f"out-{name}").examples)
+    return done, [json.loads(line) for line in text.splitlines()] if lines else json.loads(text)
+
+
+def test_fix_of_questions_in_a_list(tmp_path: Path) -> None:
+    rows = [asked("1", context="Ada was"), asked("2", 3, context="so Ada is"), asked("3", context="Ada was")]
+    rows.append(rows[0] | {"id": "4"})
+    done, left = fixed_questions(tmp_path, [*rows, {"id": "5", "question": "who?"}])
+    assert done.done["unreadable rows dropped"] == 1
+    assert left == [row for row in rows if row["id"] != "4"]
+
+
+def test_fix_of_articles_a_line(tmp_path: Path) -> None:
+    def article(*entries: dict[str, object], context: str = "Ada met Rome") -> dict[str, object]:
+        return {"title": "t", "paragraphs": [{"context": context, "qas": list(entries)}]}
+
+    copy = asked("2") | {"question": "1?"}
+    first = article(asked("1"), copy, asked("3", 2, "Rome"), asked("4", 5, "Zoe"))
+    alone = article(asked("5"), context="Ada alone")
+    done, left = fixed_questions(tmp_path, [first, alone], "a.jsonl")
+    assert done.done == {"exact copies dropped": 1, "answers moved to where they are": 1}
+    assert left == [article(asked("1"), asked("3", 8, "Rome"), asked("4", 5, "Zoe")), alone]  # Zoe is nowhere: it stays
+
+
+def test_fix_leaves_unanswerable_questions_as_they_are(tmp_path: Path) -> None:
+    odd = {"id": "1", "question": "who?", "context": "Ada", "is_impossible": True, "answers": ["Ada"]}
+    empty = odd | {"id": "2", "question": "what?", "answers": [{"text": "", "answer_start": -1}]}
+    done, left = fixed_questions(tmp_path, [odd, empty, asked("3", context="Ada")])
+    assert (done.done, left[:2]) == ({}, [odd, empty])
+
+
+def test_questions_of_one_line_are_counted_one_by_one(tmp_path: Path) -> None:
+    entries = [asked(str(n)) for n in range(5)]
+    value = {"data": [{"paragraphs": [{"context": "Ada", "qas": entries}]}]}
+    for name in ("train.json", "dev.json"):
+        (tmp_path / name).write_text(json.dumps(value), encoding="utf-8")
+    report = examine([tmp_path / "train.json"], tmp_path / "dev.json")
+    (leak,) = [found for found in report.findings if found.kind == "leak"]
+    assert "5 rows are in the dev set too (100.0% of it)" in leak.message
+
+
+def test_fix_keeps_the_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("text,label\n房间,正\n房间,正\n太脏,负\n".encode("gb18030"))
+    fix(path, tmp_path / "out.csv", DoctorSettings(encoding="gb18030"))
+    assert (tmp_path / "out.csv").read_bytes() == "text,label\n房间,正\n太脏,负\n".encode("gb18030")
 
 
 def test_fix_leaves_out_a_text_with_half_a_character(tmp_path: Path) -> None:

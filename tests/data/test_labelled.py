@@ -148,9 +148,31 @@ def test_texts_for_prediction_come_one_by_one_with_labels_as_written(tmp_path: P
         TextExample("another, text", line=3),
     ]
     assert said[0] == "no header: each line is a text"
-    labelled = jsonl(tmp_path, {"text": "a", "label": 1}, {"text": "b", "label": ["x"]}, {"text": None, "label": None})
-    found = list(iter_texts(labelled))
+    rows = {"text": "a", "label": 1}, {"text": "b", "label": ["x"]}, {"text": "", "label": None}
+    found = list(iter_texts(jsonl(tmp_path, *rows)))
     assert [(example.text, example.label) for example in found] == [("a", "1"), ("b", ("x",)), ("", None)]
+    for lacking in ({"text": None}, {"txt": "b"}):
+        with pytest.raises(DataError, match=r"a\.jsonl, line 2: has no text; write \"\" if it is empty"):
+            list(iter_texts(jsonl(tmp_path, {"text": "a"}, lacking)))
+
+
+def test_labels_need_not_be_clear_to_predict(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,rating,topic\ngood,5,film\nbad,1,book\n", encoding="utf-8")
+    with pytest.raises(DataError, match="could each be meant"):
+        read_labelled(path)
+    assert [example.text for example in iter_texts(path)] == ["good", "bad"]
+
+
+def test_several_labels_are_parted_in_a_small_file_as_in_the_training_file(tmp_path: Path) -> None:
+    train = labels_of(tmp_path, *(["a|b", "a", "b", "c", "a|c", "b|c"] * 3))
+    assert (train.problem, train.separator) == ("multi", "|")
+    path = jsonl(tmp_path, {"text": "a", "label": "a|b"}, {"text": "b", "label": "c"})
+    dev = read_labelled(path, None, train.problem, separator=train.separator)
+    assert [example.label for example in dev.examples] == [("a", "b"), ("c",)]
+    dev.check_labels(train.labels)
+    whole = read_labelled(path, None, "multi")
+    assert "labels contain '|' and are taken whole; say --separator '|' if it parts them" in whole.said
 
 
 def test_what_is_wrong_with_columns_is_said_before_the_first_text(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.data.examples import Entity
-from unmask.data.schemes import Scheme, decode, recognise_scheme, to_tags
+from unmask.data.schemes import Scheme, decode, recognise_scheme, scheme_of_labels, to_tags
 
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 ENTITIES = [Entity(0, 1, "PER"), Entity(1, 4, "PER"), Entity(5, 7, "LOC")]
@@ -128,3 +128,19 @@ def test_plain_tags_and_tags_without_types() -> None:
 def test_entities_that_do_not_fit_are_our_own_mistake(entities: list[tuple[int, int]]) -> None:
     with pytest.raises(ValueError, match="overlaps"):
         to_tags([Entity(start, end, "A") for start, end in entities], 4)
+
+
+@pytest.mark.parametrize(
+    ("labels", "scheme"),
+    [
+        (("O", "B-X", "I-X"), "BIO"),
+        (("O", "I-X"), "BIO"),
+        (("O", "B-X", "I-X", "E-X", "S-X"), "BIOES"),
+        (("O", "B-X", "M-X", "E-X", "S-X"), "BMES"),
+        (("O", "B-X", "I-X", "L-X", "U-X"), "BILOU"),
+        (("O", "B_X", "I_X"), "BIO"),
+        (("NOUN", "VERB"), None),
+    ],
+)
+def test_the_scheme_of_a_models_labels(labels: tuple[str, ...], scheme: str | None) -> None:
+    assert scheme_of_labels(labels) == scheme

@@ -165,7 +165,9 @@ def test_of_entities_that_overlap_the_longer_stays_aloud(tmp_path: Path) -> None
     item = {"text": TEXT, "label": [[0, 3, "A"], [0, 7, "B"], [5, 9, "C"], [8, 11, "D"]]}
     found = read_tagged(file(tmp_path, "a.jsonl", json.dumps(item)))
     assert says(found.examples[0]) == [("Ada met", "B"), ("Bob", "D")]
-    assert found.said[0] == "2 entities that overlap a longer one are left out, the first on line 1"
+    assert found.said[0] == (
+        "2 entities that overlap one that starts before them, or is longer, are left out, the first on line 1"
+    )
 
 
 def test_tables_of_texts_are_not_tagged(tmp_path: Path) -> None:

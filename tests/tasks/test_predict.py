@@ -247,3 +247,17 @@ def test_records_are_plain_data() -> None:
             if "answer" in found:
                 assert found["answer"] == example.context[found["start"] : found["end"]]
     assert isinstance(predictor, Predictor)
+
+
+def test_a_text_file_with_tabs_is_the_table_it_was_trained_on(tmp_path: Path) -> None:
+    predictor = loaded("single").predictor
+    path = tmp_path / "a.txt"
+    path.write_text("the good\tpos\nthe bad\tneg\n" * 4, encoding="utf-8")
+    assert [example.text for example in predictor.read(str(path), "text=1,label=2")] == ["the good", "the bad"] * 4
+    assert [example.text for example in predictor.read(str(path))] == ["the good", "the bad"] * 4
+    path.write_text("the good\tand more\nthe bad\n", encoding="utf-8")
+    assert [example.text for example in predictor.read(str(path))] == ["the good\tand more", "the bad"]
+
+
+def test_one_text_is_not_its_letters() -> None:
+    assert [one.label for one in loaded("single").predict_stream("the good")] == ["pos"]

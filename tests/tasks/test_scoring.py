@@ -7,6 +7,7 @@ import math
 import random
 import re
 import string
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import pytest
 import finetune_toy as toy
 import unmask
 from unmask.data.examples import Answer, Entity, QuestionExample
-from unmask.report.outcome import Score
+from unmask.metrics import squad2_scores
+from unmask.report.outcome import QuestionOutcome, Score
 from unmask.tasks.answer import AnswerPrediction, marked
 from unmask.tasks.scoring import Scored, score_answers, score_tags
 from unmask.tasks.tag import Found, TagPrediction
@@ -225,3 +227,46 @@ def test_a_threshold_can_be_kept_even_if_a_text_has_no_token() -> None:
     assert found.usage.no_answer is not None
     assert math.isfinite(found.usage.no_answer)
     assert Usage.parse(found.usage.model_dump(mode="json")) == found.usage
+
+
+def test_where_silence_is_best_the_threshold_is_silent() -> None:
+    examples = [QuestionExample(str(n), "who ?", "ada was", (), True) for n in range(4)]
+    examples += [QuestionExample("5", "who ?", "ada was", (Answer("was", 4),))]
+    said = [said_with("ada", doubt) for doubt in (-9.0, -5.0, -3.0, 2.0, -1.0)]
+    found = score_answers(Usage(task="qa", no_answer=0.0), examples, said, tune=True)
+    assert found.usage.no_answer == -10.0
+    assert found.scores["f1"].value == pytest.approx(0.8)
+    assert [outcome.predicted for outcome in found.outcomes] == [""] * 5
+
+
+def test_the_threshold_is_chosen_by_the_score_of_the_task() -> None:
+    """A Chinese answer that lacks a character is nearly right, but as an English word it is wrong."""
+    examples = [QuestionExample(str(n), "几点？", "下午三点钟", (Answer("下午三点钟", 0),)) for n in range(6)]
+    examples += [QuestionExample("7", "谁？", "下午三点钟", (), True)]
+    said = [*(said_with("下午三点", doubt) for doubt in range(6)), said_with("三", 9.0)]
+    found = score_answers(Usage(task="qa", no_answer=0.0, metric="cmrc"), examples, said, tune=True)
+    assert found.usage.no_answer == 7.0
+    assert found.scores["f1"].value is not None
+    assert found.scores["f1"].value > 0.9
+
+
+def test_confidence_is_that_of_what_is_given() -> None:
+    example = QuestionExample("1", "who ?", "ada was", (Answer("ada", 0),))
+    none_more_likely = replace(said_with("ada", 2.0), answer="", probability=0.8)
+    found = score_answers(Usage(task="qa", no_answer=0.0), [example], [none_more_likely], tune=True)
+    (outcome,) = found.outcomes
+    assert isinstance(outcome, QuestionOutcome)
+    assert outcome.predicted == "ada"
+    assert outcome.confidence == pytest.approx(0.8 * math.exp(-2.0))
+
+
+def test_marks_are_those_of_squad_2_where_there_may_be_no_answer() -> None:
+    nothing, dollar = (
+        QuestionExample("1", "who ?", "the ada", (), True),
+        QuestionExample("2", "what ?", "a $", (Answer("$", 2),)),
+    )
+    usage = Usage(task="qa", no_answer=0.0)
+    for example, text in ((nothing, "the"), (nothing, "ada"), (dollar, "$"), (dollar, "ada")):
+        gold = [answer.text for answer in example.answers]
+        expected = squad2_scores({"1": gold}, {"1": text}).all
+        assert marked(example, text, usage) == (expected.exact, expected.f1)

@@ -60,6 +60,9 @@ def classify(
     columns: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Where names do not tell: text=…,pair=…,label=…")
     ] = None,
+    separator: Annotated[
+        str | None, typer.Option(metavar="MARK", help="Between several labels of a text, where it is not recognised.")
+    ] = None,
     problem: Annotated[str | None, typer.Option(metavar="KIND", help="auto, single, multi or regression.")] = None,
     pooling: Annotated[str | None, typer.Option(metavar="HOW", help="pooler, cls, mean or max.")] = None,
     epochs: Epochs = None,
@@ -89,7 +92,8 @@ def classify(
     json: Json = False,
 ) -> None:
     """Teach a model to label texts, or pairs of texts, from your file."""
-    files = {"model": model, "train": train_file, "dev": dev, "columns": columns, "encoding": encoding}
+    files = {"model": model, "train": train_file, "dev": dev, "encoding": encoding}
+    files |= {"columns": columns, "separator": separator}
     if config is None and not changes:  # these may change how files are read
         first_look("classify", files, problem)
     from unmask.tasks.finetune_classify import prepare_classify

@@ -23,7 +23,7 @@ def first_look(task: Literal["classify", "tag", "qa"], files: Mapping[str, Any],
         return
     match task:
         case "classify":
-            _labelled(given, files["columns"], problem, encoding)
+            _labelled(given, files["columns"], problem, files["separator"], encoding)
         case "tag":
             from unmask.data.tagged import read_tagged
 
@@ -36,15 +36,16 @@ def first_look(task: Literal["classify", "tag", "qa"], files: Mapping[str, Any],
                 read_questions(file, encoding=encoding)
 
 
-def _labelled(given: list[str], columns: str | None, problem: str | None, encoding: str) -> None:
+def _labelled(given: list[str], columns: str | None, problem: str | None, separator: str | None, encoding: str) -> None:
     from unmask.data.labelled import read_labelled
 
     if problem not in (None, "auto", *get_args(Problem)):
         return  # the settings have a sentence for it
-    train = read_labelled(given[0], columns, cast(Any, problem or "auto"), encoding=encoding)
+    kind = cast(Any, problem or "auto")
+    train = read_labelled(given[0], columns, kind, separator=separator, encoding=encoding)
     train.check_trainable()
     for file in given[1:]:
-        dev = read_labelled(file, columns, train.problem, encoding=encoding)
+        dev = read_labelled(file, columns, train.problem, separator=train.separator, encoding=encoding)
         dev.check_labels(train.labels)
 
 

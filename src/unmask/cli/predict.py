@@ -98,9 +98,12 @@ class _Seen:
         if not self.texts:
             yield console.NO_TEXTS
         if self.cut:
+            from unmask.longtext.report import share_read
+
             yield (
                 f"{self.cut:,} of {self.texts:,} texts were too long to be read whole: each prediction's coverage says "
-                f"how much was (at least {self.least:.1%}); a model trained with --long-text windows reads everything"
+                f"how much was (at least {share_read(self.least)}); a model trained with --long-text windows reads "
+                "everything"
             )
         elif self.long:
             yield f"{self.long:,} of {self.texts:,} texts were read in windows; nothing was left out"

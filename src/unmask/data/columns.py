@@ -152,7 +152,8 @@ class _Chooser:
         if text is None:
             text, pair = self._pair_by_name(taken, pair)
         if label is None and not flags:
-            label = self._first(LABELS, taken | {name for name in (text, pair, id) if name is not None})
+            others = taken | {name for name in (text, pair, id) if name is not None}
+            label = self._first(LABELS, others, must=labelled)
         if text is None or (label is None and not flags and labelled):
             text, pair, label = self._by_content(text, pair, label, taken | ({id} if id else set()), labelled)
             why = "by what stands in them"
@@ -170,12 +171,14 @@ class _Chooser:
         hint = f"did you mean {' or '.join(near)}?" if near else f"its columns are {self._listed()}"
         raise DataError(f"has no column {name!r} for the {role}; {hint}", file=self.file)
 
-    def _first(self, groups: Sequence[Sequence[str]], taken: set[str]) -> str | None:
-        """The one column whose name is in the first group that has any."""
+    def _first(self, groups: Sequence[Sequence[str]], taken: set[str], *, must: bool = True) -> str | None:
+        """The one column whose name is in the first group that has any; of several None, unless one must be meant."""
         for group in groups:
             found = [self.by_folded[name] for name in group if name in self.by_folded]
             found = [name for name in found if name not in taken]
             if len(found) > 1 and group is not IDS:
+                if not must:
+                    return None
                 self._unclear(f"{' and '.join(found)} could each be meant")
             if found:
                 return found[0]

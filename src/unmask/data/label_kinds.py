@@ -45,8 +45,11 @@ def recognise_problem(
     words = Counter(str(as_word(value)) for value in values)
     found = next((mark for mark in SEPARATORS if _separates(mark, words)), None)
     if problem == "multi" or (problem == "auto" and found is not None):
+        maybe = next((mark for mark in SEPARATORS if any(mark in word for word in words)), None)
         if found is not None:
             said.append(f"a text may have several labels, separated by {found!r}")
+        elif maybe is not None:
+            said.append(f"labels contain {maybe!r} and are taken whole; say --separator {maybe!r} if it parts them")
         return "multi", found
     if problem == "regression" or (problem == "auto" and _mostly_fractions(words)):
         if problem == "auto":
@@ -54,7 +57,7 @@ def recognise_problem(
         return "regression", None
     maybe = next((mark for mark in SEPARATORS[:2] if any(mark in word for word in words)), None)
     if maybe is not None and problem == "auto":
-        said.append(f"labels contain {maybe!r} and are taken whole; name it as the separator if a text has several")
+        said.append(f"labels contain {maybe!r} and are taken whole; say --separator {maybe!r} if a text has several")
     return "single", None
 
 

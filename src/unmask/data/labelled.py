@@ -33,6 +33,8 @@ class LabelledFile:
     labels: tuple[str, ...]
     #: What was recognised, for people.
     said: list[str]
+    #: What stands between several labels of a text; None: nothing does.
+    separator: str | None = None
 
     def check_trainable(self) -> None:
         """DataError where nothing can be learned, because every example says the same."""
@@ -85,7 +87,7 @@ def read_labelled(
     if not examples:
         raise DataError("has no row with a text and a label", file=table.path)
     examples, labels = _labels(examples, said)
-    return LabelledFile(table.path, examples, taken, decided, labels, said)
+    return LabelledFile(table.path, examples, taken, decided, labels, said, separator)
 
 
 def iter_texts(
@@ -106,7 +108,7 @@ def iter_texts(
     )
     for sentence in (*table.said, taken.said) if said else ():
         said(sentence)  # type: ignore[misc]
-    return (example for example, _ in _texts(table, taken, None))
+    return (example for example, _ in _texts(table, taken, None, may_lack=False))
 
 
 def _choice(columns: ColumnChoice | str | None) -> ColumnChoice | None:
@@ -137,14 +139,15 @@ def _rows(table: Table, columns: Columns, on_error: OnError) -> Iterator[Labelle
         report(RowError(message, kind=kind, file=table.path, line=example.line), on_error)
 
 
-def _texts(table: Table, columns: Columns, on_error: OnError) -> Iterator[LabelledRow]:
+def _texts(table: Table, columns: Columns, on_error: OnError, *, may_lack: bool = True) -> Iterator[LabelledRow]:
+    """The rows with what stands in their columns; with `may_lack` a text that is missing is an empty one."""
     place = {name: number for number, name in enumerate(table.columns)}
     text_at, pair_at = place[columns.text], place.get(columns.pair or "")
     label_at = place.get(columns.label or "")
     for row in table.rows(on_error):
         try:
-            text = _text(row.cells[text_at], "text", table.path, row.line)
-            pair = None if pair_at is None else _text(row.cells[pair_at], "pair", table.path, row.line)
+            text = _text(row.cells[text_at], "text", table.path, row.line, may_lack)
+            pair = None if pair_at is None else _text(row.cells[pair_at], "pair", table.path, row.line, may_lack)
             label = _flags(row, columns, place, table.path) if columns.flags else None
         except RowError as error:
             report(error, on_error)
@@ -155,9 +158,12 @@ def _texts(table: Table, columns: Columns, on_error: OnError) -> Iterator[Labell
         yield TextExample(text, pair, written, row.line), label
 
 
-def _text(cell: Any, role: str, path: str, line: int) -> str:
-    if cell is None:
+def _text(cell: Any, role: str, path: str, line: int, may_lack: bool) -> str:
+    if cell is None and may_lack:
         return ""
+    if cell is None:
+        message = f'has no {role}; write "" if it is empty, or remove the row'
+        raise RowError(message, kind="empty", file=path, line=line)
     if not isinstance(cell, str):
         raise RowError(f"the {role} must be text but is {shown(cell)}", kind="text", file=path, line=line)
     return cell

@@ -47,6 +47,17 @@ def recognise_scheme(sequences: Iterable[Sequence[str]]) -> Scheme | None:
     return min(breaks, key=lambda scheme: breaks[scheme])  # the first of equals, so BIO where there is no difference
 
 
+def scheme_of_labels(labels: Iterable[str]) -> Scheme | None:
+    """The scheme whose letters all of a model's labels have; None for plain tags."""
+    marked = [label for label in labels if label != "O"]
+    found = [re.fullmatch(r"([BIMESWLU])[-_].+", label) for label in marked]
+    letters = {match[1] for match in found if match is not None}
+    if not letters or sum(match is not None for match in found) < _MOST * len(marked):
+        return None
+    fitting = (scheme for scheme, roles in _ROLES.items() if scheme != "IOB1" and letters <= roles.keys())
+    return next(fitting, None)
+
+
 def decode(tags: Sequence[str], scheme: Scheme) -> tuple[list[Entity], list[Break]]:
     """The entities that tags mark, from word to word, and the places where they break their scheme.
 

@@ -54,7 +54,7 @@ class Reader:
         sentences = []
         if self._nested:
             sentences.append(
-                f"{len(self._nested):,} entities that overlap a longer one are left out, "
+                f"{len(self._nested):,} entities that overlap one that starts before them, or is longer, are left out, "
                 f"the first on {place(self._nested[0])}"
             )
         if self._inclusive:

@@ -35,7 +35,7 @@ class LongTextReport:
             parts.append(f"max_windows leaves {self.skipped:,} windows out")
         if self.shortened:
             parts.append(f"in {self.shortened:,} pairs even the shorter text is cut")
-        left = f"{self.dropped:,} tokens are left out and {_percent(self.coverage)} of the characters read"
+        left = f"{self.dropped:,} tokens are left out and {share_read(self.coverage)} of the characters read"
         return "; ".join([*parts, left if self.dropped else "nothing is left out"])
 
 
@@ -74,6 +74,6 @@ def report(encodings: Iterable[LongEncoding]) -> LongTextReport:
     return tally.report
 
 
-def _percent(share: float) -> str:
+def share_read(share: float) -> str:
     """A share that is below one never looks like all of it."""
     return f"{min(share, 0.999):.1%}" if share < 1 else "100%"

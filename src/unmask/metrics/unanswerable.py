@@ -95,7 +95,7 @@ def squad2_marks(
     if not gold:
         raise DataError("there is nothing to score: there are no questions")
     given = np.array([question in predicted for question in gold])
-    marks = np.array([_mark(answers, predicted.get(question)) for question, answers in gold.items()])
+    marks = np.array([squad2_mark(answers, predicted.get(question)) for question, answers in gold.items()])
     if no_answer is not None:
         silent = given & (_doubt(gold, predicted, no_answer) > threshold)
         marks[silent] = np.array([[not answers] for answers in gold.values()], dtype=np.float64)[silent]
@@ -109,7 +109,7 @@ def word_f1_or_none(gold: str, predicted: str) -> float:
     return word_f1(gold, predicted)
 
 
-def _mark(answers: Sequence[str], predicted: str | None) -> tuple[float, float]:
+def squad2_mark(answers: Sequence[str], predicted: str | None) -> tuple[float, float]:
     """Exact match and F1 with the best of the accepted answers; those of which nothing is left do not count."""
     if predicted is None:
         return 0.0, 0.0

@@ -124,7 +124,11 @@ def _what(evaluation: Evaluation) -> str:
 def _use(evaluation: Evaluation) -> str:
     options = _OPTIONS.get(evaluation.problem, "")
     code = _QUESTION if evaluation.task == "qa" else _PIPELINE.format(tag=_TAGS[evaluation.task], options=options)
-    command = f"In this folder:\n\n```bash\n{_COMMANDS[evaluation.task]}\n```"
+    pair = any(getattr(outcome, "pair", None) is not None for outcome in evaluation.outcomes[:1])
+    if pair:
+        code = code.replace('ask("A text")', 'ask({"text": "A text", "text_pair": "Another"})')
+    second = ' --pair "Another"' if pair else ""
+    command = f"In this folder:\n\n```bash\n{_COMMANDS[evaluation.task]}{second}\n```"
     if evaluation.model.own_head:
         return f"{command}\n\n{_OWN_HEAD}"
     other = f"With `transformers`, which joins no windows of long texts:\n\n```python\n{code}```"

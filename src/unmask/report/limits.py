@@ -108,7 +108,7 @@ def _reading(evaluation: Evaluation) -> list[str]:
     total = len(evaluation.outcomes)
     if not total:
         return []
-    cut_ones = [outcome.coverage for outcome in evaluation.outcomes if outcome.coverage < 0.9995]
+    cut_ones = [outcome.coverage for outcome in evaluation.outcomes if outcome.coverage < 1]
     windows = sum(outcome.windows > 1 for outcome in evaluation.outcomes)
     found = []
     if cut_ones:

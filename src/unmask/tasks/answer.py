@@ -15,6 +15,7 @@ from unmask.longtext.answers import best_spans
 from unmask.longtext.encode import encode_questions
 from unmask.longtext.encoding import LongEncoding
 from unmask.metrics.answers import cmrc_exact_match, cmrc_f1, exact_match, word_f1
+from unmask.metrics.unanswerable import squad2_mark
 from unmask.models.bert import Bert, device_of
 from unmask.nn.batch import Batch
 from unmask.nn.layout import Layout
@@ -215,6 +216,8 @@ def marks(usage: Usage) -> tuple[Callable[[str, str], float], Callable[[str, str
 
 def marked(example: QuestionExample, said: str, usage: Usage) -> tuple[float, float]:
     """Exact match and F1 of an answer, the best over all that count as right."""
+    if usage.metric == "squad" and usage.no_answer is not None:
+        return squad2_mark([answer.text for answer in example.answers], said)
     if not example.answers:
         return (float(not said),) * 2
     if not said:

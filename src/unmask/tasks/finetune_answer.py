@@ -49,8 +49,13 @@ def prepare_answer(settings: AnswerRun, files: Files, listener: Listener) -> Job
     if model.settings.num_segments == 1:
         raise TaskError(f"{files.model}: knows one segment, so it cannot tell a question from its text")
     limit = model.settings.max_length
-    contexts = list(dict.fromkeys(example.context for example in examples))
-    lengths = [len(encoding) for encoding in tokenizer.encode_batch(contexts)]
+    if settings.long_text.strategy in ("head", "tail", "head_tail"):
+        raise SettingsError(
+            f"long_text.strategy: {settings.long_text.strategy} would leave answers out; questions are answered by "
+            "windows (or hierarchical positions)"
+        )
+    both = [example.question for example in examples], [example.context for example in examples]
+    lengths = [len(encoding) for encoding in tokenizer.encode_batch(*both)]
     usage, why = resolved_usage(usage, "qa", lengths, limit)
     listener.say(why)
     items = answer_windows(tokenizer, examples, usage, limit)

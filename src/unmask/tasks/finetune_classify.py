@@ -27,7 +27,9 @@ from unmask.train.progress import Listener
 
 def prepare_classify(settings: ClassifyRun, files: Files, listener: Listener) -> Job:
     """Read both files, decide what is open, and make everything ready for the loop."""
-    train = read_labelled(files.train, files.columns, settings.problem, encoding=files.encoding)
+    train = read_labelled(
+        files.train, files.columns, settings.problem, separator=files.separator, encoding=files.encoding
+    )
     train.check_trainable()
     _check_options(settings, train.problem)
     notes = [f"{files.train}: {sentence}" for sentence in train.said]
@@ -43,7 +45,13 @@ def prepare_classify(settings: ClassifyRun, files: Files, listener: Listener) ->
     pair = train.columns.pair is not None
     if pair and model.settings.num_segments == 1:
         raise TaskError(f"{files.model}: knows one segment, so it cannot tell the texts of a pair apart")
-    usage = Usage(task="classify", pair=pair, long_text=settings.long_text, threshold=settings.threshold)
+    usage = Usage(
+        task="classify",
+        pair=pair,
+        long_text=settings.long_text,
+        threshold=settings.threshold,
+        separator=train.separator,
+    )
     limit = model.settings.max_length
     usage, why = resolved_usage(usage, "classify", token_lengths(tokenizer, examples), limit)
     listener.say(why)
@@ -100,7 +108,7 @@ def _check_options(settings: ClassifyRun, problem: str) -> None:
 def _dev(settings: ClassifyRun, files: Files, train: LabelledFile, notes: list[str]) -> list[TextExample] | None:
     if files.dev is None:
         return None
-    found = read_labelled(files.dev, files.columns, train.problem, encoding=files.encoding)
+    found = read_labelled(files.dev, files.columns, train.problem, separator=train.separator, encoding=files.encoding)
     if (found.columns.pair is None) != (train.columns.pair is None):
         raise DataError(f"has {_texts(found)} a row but the training file has {_texts(train)}", file=files.dev)
     if train.problem != "regression":

@@ -95,6 +95,8 @@ class Files(Settings):
     train: str
     dev: str | None = None
     columns: str | None = None
+    separator: str | None = None
+    """What stands between several labels of a text, where it is not recognised."""
     encoding: str = "utf-8"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from unmask.errors import UserError
 from unmask.models.bert import Bert, num_parameters
+from unmask.models.huggingface import needs_own_heads
 from unmask.report.outcome import DataFacts, Evaluation, ModelFacts, read_evaluation, write_evaluation
 from unmask.report.page import write_report
 from unmask.storage import new_folder
@@ -16,7 +17,9 @@ from unmask.tasks.scoring import Scored
 
 def evaluation_of(found: Scored, model: Bert, name: str, file: str) -> Evaluation:
     """Scores with where they come from."""
-    facts = ModelFacts(name=name, parameters=num_parameters(model), max_length=model.settings.max_length)
+    read = found.usage.long_text.read_at_once(model.settings.max_length)
+    own = needs_own_heads(model.settings)
+    facts = ModelFacts(name=name, parameters=num_parameters(model), max_length=read, own_head=own)
     return Evaluation(
         task=found.usage.task,
         problem=found.problem,

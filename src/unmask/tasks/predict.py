@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from unmask.data.columns import OPTION
@@ -66,7 +67,7 @@ class Predictor:
 
         Tables and lines are read as they are needed, so a file may be larger than memory.
         """
-        if file == "-" or file.lower().endswith((".txt", ".txt.gz")):
+        if file == "-" or (file.lower().endswith((".txt", ".txt.gz")) and not _is_table(file, columns, encoding)):
             return self.examples(read_lines(file, encoding=check_encoding(encoding)))
         if self.usage.task == "qa":
             return iter(read_questions(file, encoding=encoding).examples)
@@ -91,7 +92,8 @@ class Predictor:
         match self.usage.task:
             case "classify":
                 head = classify_head(self.model)
-                found = read_labelled(file, columns, head.problem, encoding=encoding)
+                mark = self.usage.separator
+                found = read_labelled(file, columns, head.problem, separator=mark, encoding=encoding)
                 examples = list(self._fitting(file, found.examples))
                 if head.problem != "regression":
                     found.check_labels(head.labels)
@@ -143,6 +145,13 @@ def record(example: Example, said: Prediction, usage: Usage) -> dict[str, Any]:
                 **seen,
             }
     raise TypeError(f"{type(said).__name__} does not answer {type(example).__name__}")
+
+
+def _is_table(file: str, columns: str | None, encoding: str) -> bool:
+    """Whether the lines of a text file are rows, as training reads them: of as many cells each, two at least."""
+    first = list(islice(read_lines(file, encoding=check_encoding(encoding)), 100))
+    widths = {line.count("\t") for line in first if line.strip()}
+    return columns is not None or (len(widths) == 1 and widths != {0})
 
 
 def _rounded(shares: Any) -> dict[str, float]:

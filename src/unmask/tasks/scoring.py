@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,6 @@ from unmask.metrics.entities import entity_counts, entity_scores
 from unmask.metrics.intervals import Interval, bootstrap, bootstrap_sums, share_interval
 from unmask.metrics.numbers import pearson, spearman
 from unmask.metrics.scores import ScoreTable, f1_of, macro_f1_within
-from unmask.metrics.unanswerable import squad2_scores
 from unmask.models.settings import ClassifySettings
 from unmask.report.outcome import LabelScore, Outcome, Problem, QuestionOutcome, Score, TaggedOutcome, TextOutcome
 from unmask.tasks.answer import AnswerPrediction, marked
@@ -196,12 +195,9 @@ def score_answers(
     """Exact match and F1 as the official scorers give them; with `tune` the no-answer threshold is chosen here."""
     given = [one.answer for one in said]
     if tune and usage.no_answer is not None:
-        gold = {str(number): [a.text for a in example.answers] for number, example in enumerate(examples)}
-        best = {str(number): one.best for number, one in enumerate(said)}
-        doubts = {str(number): one.doubt for number, one in enumerate(said)}
-        found = squad2_scores(gold, best, doubts).best_f1
-        usage = usage.replace(no_answer=_midway(found.threshold, doubts.values())) if found is not None else usage
-        given = ["" if one.doubt > (usage.no_answer or 0.0) else one.best for one in said]
+        threshold = _threshold(usage, examples, said)
+        usage = usage.replace(no_answer=threshold)
+        given = ["" if one.doubt > threshold else one.best for one in said]
     pairs = [marked(example, one, usage) for example, one in zip(examples, given, strict=True)]
     exact, f1 = np.array(pairs).T
     n = len(pairs)
@@ -210,15 +206,24 @@ def score_answers(
     return Scored("answers", usage, scores, outcomes=outcomes, marks=tuple(f1.tolist()))
 
 
-def _midway(threshold: float, doubts: Iterable[float]) -> float:
-    """Halfway from the last question that is answered to the first that is not.
+def _threshold(usage: Usage, examples: Sequence[QuestionExample], said: Sequence[AnswerPrediction]) -> float:
+    """The doubt above which no answer is given, chosen so that F1, as this task counts it, is best.
 
-    Every place between them scores the same here; at the edge, which the official script takes, a question that is as
-    clear as the others but for a hair would get no answer.
+    Halfway from the last question that is answered to the first that is not: every place between them scores the same
+    here, and at the edge, which the official script of SQuAD takes, a question that is as clear as the others but for a
+    hair would get no answer. Below all doubts where silence is best.
     """
-    seen = [doubt for doubt in doubts if math.isfinite(doubt)]
-    beyond = [doubt for doubt in seen if doubt > threshold]
-    return (threshold + min(beyond)) / 2 if threshold in seen and beyond else threshold
+    assert usage.no_answer is not None
+    by_doubt = sorted((one.doubt, place) for place, one in enumerate(said) if math.isfinite(one.doubt))
+    if not by_doubt:
+        return usage.no_answer
+    best, threshold, total = 0.0, by_doubt[0][0] - 1.0, 0.0
+    for number, (doubt, place) in enumerate(by_doubt):
+        total += marked(examples[place], said[place].best, usage)[1] - marked(examples[place], "", usage)[1]
+        following = by_doubt[number + 1][0] if number + 1 < len(by_doubt) else doubt
+        if total > best and (following > doubt or number + 1 == len(by_doubt)):  # no threshold parts equal doubts
+            best, threshold = total, (doubt + following) / 2
+    return threshold
 
 
 def _question_outcome(
@@ -232,7 +237,7 @@ def _question_outcome(
         context=around,
         answers=answers,
         predicted=given,
-        confidence=said.probability,
+        confidence=_confidence(said, given),
         exact=pair[0],
         f1=pair[1],
         tokens=said.tokens,
@@ -241,6 +246,13 @@ def _question_outcome(
         line=example.line,
         id=example.id,
     )
+
+
+def _confidence(said: AnswerPrediction, given: str) -> float:
+    """The probability of what is given; where the threshold has moved since, that of the other of the two."""
+    if bool(given) == bool(said.answer):
+        return said.probability
+    return min(1.0, said.probability * math.exp(-said.doubt if given else said.doubt))
 
 
 def _as_score(found: Interval, n: int) -> Score:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from unmask.config import Settings, read_json
+from unmask.data.schemes import Scheme, scheme_of_labels
 from unmask.errors import ModelError, SettingsError
 from unmask.longtext.settings import LongTextSettings
 from unmask.models.bert import Bert
@@ -27,7 +28,9 @@ class Usage(Settings):
     long_text: LongTextSettings = LongTextSettings()
     threshold: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
     """Of several labels, those at least so probable are given."""
-    scheme: Literal["BIO", "BIOES"] | None = "BIO"
+    separator: str | None = None
+    """What stood between several labels in the file it learned from, and so in files it is measured on."""
+    scheme: Scheme | None = "BIO"
     """How tags mark stretches; None: they do not, each word has a tag of its own."""
     max_question: Annotated[int, Field(ge=1)] = 64
     max_answer: Annotated[int, Field(ge=1)] = 30
@@ -52,8 +55,7 @@ def read_usage(folder: Path | None, model: Bert) -> Usage:
             case "classify":
                 return Usage(task="classify")
             case "tag":
-                letters = {label[0] for label in head.labels if label[1:2] == "-"}
-                return Usage(task="tag", scheme="BIOES" if letters & {*"ES"} else "BIO" if letters & {*"BI"} else None)
+                return Usage(task="tag", scheme=scheme_of_labels(head.labels))
             case "qa":
                 return Usage(task="qa")
             case _:

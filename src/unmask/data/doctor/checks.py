@@ -73,7 +73,7 @@ def leaked(train: Iterable[Item], dev: Iterable[Item]) -> list[tuple[Item, Item]
 def check_leaks(train: Examples, dev: Examples) -> Iterator[Finding]:
     """Texts of the dev set that training has seen."""
     pairs = leaked(train.items, dev.items)
-    seen = len({(found.file, found.line) for _, found in pairs})
+    seen = len({(found.file, found.line, found.id) for _, found in pairs})
     share = f"{seen / max(len(dev.items), 1):.1%}"
     yield from at_places(
         "warning",

@@ -55,9 +55,9 @@ def fix(
     lines = list(_cleaned(path, task, settings, dropped, mender))
     done.update(mender.done)
     with replacing(out) as temporary:
-        content = "".join(f"{line}\n" for line in lines).encode()
+        content = "".join(f"{line}\n" for line in lines).encode(settings.encoding)
         temporary.write_bytes(gzip.compress(content, mtime=0) if out.suffix == ".gz" else content)
-    return Fixed(str(path), str(out), dict(+done), len(examples.items) - len(dropped.items))
+    return Fixed(str(path), str(out), dict(+done), len(examples.items) - dropped.count)
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ class Dropped:
     items: set[int]
     #: For questions, whose lines may not tell them apart.
     kept_ids: set[str]
+    #: How many are read but not wanted.
+    count: int
 
     @property
     def lines(self) -> set[int]:
@@ -106,7 +108,8 @@ def _dropped(examples: Examples, dev: Examples | None, done: Counter[str]) -> Dr
         del done[what]
     gone |= set(map(id, leaks))
     kept = {item.id for item in examples.items if id(item) not in gone}
-    return Dropped({error.line or 0 for error in examples.errors}, {item.line for item in (*copies, *leaks)}, kept)
+    lines = {item.line for item in (*copies, *leaks)}
+    return Dropped({error.line or 0 for error in examples.errors}, lines, kept, len(gone))
 
 
 _REFUSED = {"empty": "rows without a text", "unlabelled": "rows without a label", "ragged": "ragged rows"}
@@ -123,7 +126,10 @@ def _cleaned(path: Path, task: Task, settings: DoctorSettings, dropped: Dropped,
         yield from _rows(path, kind, settings, dropped.lines)
     elif kind == "jsonl" or is_json_lines(str(path), encoding=settings.encoding):
         for number, line in enumerate(read_lines(path, encoding=settings.encoding), 1):
-            if line.strip() and number not in dropped.lines:
+            several = mender.article_line(line, dropped.kept_ids) if task == "qa" else None
+            if several is not None:
+                yield from [several] if several else []
+            elif line.strip() and number not in dropped.lines:
                 yield mender.json_line(number, line)
     elif task == "qa":
         yield mender.questions(dropped.kept_ids)

@@ -17,6 +17,8 @@ from unmask.errors import UserError
 from unmask.text.files import TextEncoding
 
 MOVED, REPAIRED = "answers moved to where they are", "tags repaired"
+#: Keys of objects with several questions.
+_NESTED = {"paragraphs", "qas"}
 
 
 class Mender:
@@ -25,6 +27,7 @@ class Mender:
     def __init__(self, path: str, task: Task, encoding: TextEncoding) -> None:
         self.path, self.task, self.encoding = path, task, encoding
         self.done: Counter[str] = Counter()
+        self._number = 0  # of questions without an id
         self._tags: dict[int, list[str]] = {}
         self._words: dict[int, str] = {}
         if task == "tag":
@@ -55,30 +58,48 @@ class Mender:
         if self.task == "classify":
             return line
         item = json.loads(line)
-        changed = self._answers(item, str(item.get("context"))) if self.task == "qa" else self._retag(item, number)
+        changed = self._answers(item, _context(item)) if self.task == "qa" else self._retag(item, number)
         return json.dumps(item, ensure_ascii=False) if changed else line
 
+    def article_line(self, line: str, kept: set[str]) -> str | None:
+        """A line with several questions, without those that are not kept; None if it has not several."""
+        try:
+            item = json.loads(line)
+        except ValueError:
+            return None
+        if not isinstance(item, dict) or not _NESTED & item.keys():
+            return None
+        left = self._article(item, kept)
+        return "" if not left else line if item == json.loads(line) else json.dumps(item, ensure_ascii=False)
+
     def questions(self, kept: set[str]) -> str:
-        """A nested file of questions, without those that are not kept and texts of which no question is left."""
+        """A file of questions, without those that are not kept and texts of which no question is left."""
         value = json.loads(whole_text(self.path, encoding=self.encoding))
         articles = value["data"] if isinstance(value, dict) else value
-        number = 0
-        for article in articles:
-            paragraphs = article.get("paragraphs", [article])
-            for paragraph in paragraphs:
-                entries = []
-                for entry in paragraph.get("qas", []):
-                    number += 1
-                    id = str(entry.get("id", entry.get("query_id", number)))
-                    if id in kept:
-                        kept.discard(id)  # so that an id that is given twice stays once
-                        self._answers(entry, paragraph["context"])
-                        entries.append(entry)
-                paragraph["qas"] = entries
-            if "paragraphs" in article:
-                article["paragraphs"] = [paragraph for paragraph in paragraphs if paragraph["qas"]]
-        articles[:] = [article for article in articles if article.get("paragraphs", article.get("qas"))]
+        articles[:] = [article for article in articles if isinstance(article, dict) and self._article(article, kept)]
         return json.dumps(value, ensure_ascii=False, indent=1)
+
+    def _article(self, article: dict[str, Any], kept: set[str]) -> bool:
+        """Mend a text with questions, or a question with its text; whether something of it is left."""
+        if not _NESTED & article.keys():
+            return bool(_context(article)) and self._question(article, _context(article), kept)
+        paragraphs = article.get("paragraphs", [article])
+        for paragraph in paragraphs:
+            context = _context(paragraph)
+            entries = paragraph.get("qas", []) if context else []
+            paragraph["qas"] = [entry for entry in entries if self._question(entry, context, kept)]
+        if "paragraphs" in article:
+            article["paragraphs"] = [paragraph for paragraph in paragraphs if paragraph["qas"]]
+        return bool(article.get("paragraphs", article.get("qas")))
+
+    def _question(self, entry: dict[str, Any], context: str, kept: set[str]) -> bool:
+        self._number += 1
+        id = str(entry.get("id", entry.get("query_id", self._number)))
+        if id not in kept:
+            return False
+        kept.discard(id)  # so that an id that is given twice stays once
+        self._answers(entry, context)
+        return True
 
     def objects(self, dropped: set[int]) -> str:
         """A list of objects without those that start on lines that are dropped."""
@@ -101,17 +122,27 @@ class Mender:
         return True
 
     def _answers(self, entry: dict[str, Any], context: str) -> bool:
-        answers = entry.get("answers") or []
+        """Move answers to where they are; those that are nowhere, and what stands at unanswerable questions, stay."""
+        answers = [] if entry.get("is_impossible") else entry.get("answers") or []
         moved = 0
         if isinstance(answers, dict):
-            pairs = zip(answers["text"], answers["answer_start"], strict=True)
-            starts = [realign(context, text, start) for text, start in pairs]
-            moved = sum(new not in (old, NOWHERE) for new, old in zip(starts, answers["answer_start"], strict=True))
-            answers["answer_start"] = starts
+            starts = answers["answer_start"]
+            for number, (text, start) in enumerate(zip(answers["text"], starts, strict=True)):
+                place = realign(context, text, start)
+                if place not in (start, NOWHERE):
+                    starts[number] = place
+                    moved += 1
         else:
             for answer in answers:
                 place = realign(context, answer["text"], answer["answer_start"])
-                moved += place not in (answer["answer_start"], NOWHERE)
-                answer["answer_start"] = place
+                if place not in (answer["answer_start"], NOWHERE):
+                    answer["answer_start"] = place
+                    moved += 1
         self.done[MOVED] += moved
         return moved > 0
+
+
+def _context(item: dict[str, Any]) -> str:
+    """The text of a question, or of several; empty if there is none."""
+    context = item.get("context", item.get("context_text"))
+    return context if isinstance(context, str) and context.strip() else ""
