@@ -43,7 +43,9 @@ Freeze = Annotated[int | None, typer.Option(metavar="N", help="Embeddings and N 
 Nothing = Annotated[
     bool, typer.Option("--from-nothing", metavar="", help="Random weights: what is pre-training worth?")
 ]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="Of the new head, the order, dropout, and what is set apart.")]
+Seed = Annotated[
+    int | None, typer.Option(metavar="N", help="Of the new head, the order, dropout, and what is set apart.")
+]
 Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="N runs with different seeds, and their mean.")]
 Grid = Annotated[bool, typer.Option("--grid", metavar="", help="Try batch 16, 32 × 5e-5, 3e-5, 2e-5 × epochs 3, 4.")]
 Resume = Annotated[bool, typer.Option("--resume", metavar="", help="Go on with the run in the folder.")]
