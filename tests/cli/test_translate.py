@@ -86,6 +86,10 @@ class TestCommands:
     def test_starts_and_draws(self, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
         assert run(["translate", str(model), "--text", "a b c", "--start", "h h"]) == 0
         assert capfd.readouterr().out.startswith("h h")
+        assert run(["translate", str(model), "--text", "a b", "--text", "", "--start", "h"]) == 0
+        assert capfd.readouterr().out.splitlines()[1] == ""
+        assert run(["translate", str(model), "--text", "a b", "--start", "h", "--align"]) == 2
+        assert "--align does not go with --start" in capfd.readouterr().err
         drawn = ["translate", str(model), "--text", "a b c", "--sample", "--best", "4", "--seed", "3"]
         assert run([*drawn, "--temperature", "2"]) == 0
         assert len(capfd.readouterr().out.splitlines()) == 4

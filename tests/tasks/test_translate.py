@@ -330,3 +330,13 @@ def test_every_part_of_a_long_text_says_its_language() -> None:
     assert len(parts) > 2
     assert all(part.text.startswith(">>ab<< ") and len(part.ids) <= 12 for part in parts)
     assert sum(part.text.lower().count(" a") for part in parts) == 16
+
+
+def test_a_long_line_without_sentences_is_split_into_any_number_of_parts() -> None:
+    from unmask.tasks.translate_parts import split
+    from unmask.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.from_vocab(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+    parts = split("a " * 3600, lambda texts: tokenizer.encode_batch(texts, special_tokens=False), 3)
+    assert len(parts) == 1200  # more than Python calls itself
+    assert all(len(part.ids) == 3 for part in parts)

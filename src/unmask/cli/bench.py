@@ -46,8 +46,11 @@ def bench(
     console.use_threads(threads)
     from unmask.bench.run import Plan
     from unmask.bench.run import bench as measure
+    from unmask.tasks.runs import model_folder
 
     plan = Plan(_engines(engines), _peers(peers), rounds, sizes, repeats)
+    folder = model_folder(model)
+    model = str(folder) if folder.is_dir() else model
     given = _texts(model, texts, encoding)
     with console.status("measuring") as tell:
         report = measure(model, given, plan, tell)

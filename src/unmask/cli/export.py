@@ -40,7 +40,7 @@ def export(
 ) -> None:
     """Write a model so that ONNX Runtime, OpenVINO, CTranslate2 or `transformers` (Marian) runs it as the same model.
 
-    What was written is run on sample texts and compared; if it says something else, nothing is written.
+    An encoder is run there on sample texts and compared; if it says something else, nothing is written.
     """
     if to not in _KINDS:
         raise UserError(f"--to is one of {', '.join(_KINDS)}, given {to!r}")

@@ -63,6 +63,9 @@ def translate(
     translator = translator_of(model, engine)
     settings = _decode_settings(translator.usage.decode, changes, drawing, sample)
     if start is not None:
+        unfit = {"--out": out is not None, "--picture": picture is not None, "--align": align, "--best": best > 1}
+        if any(unfit.values()):
+            raise UserError(f"{next(name for name, on in unfit.items() if on)} does not go with --start")
         _begun(translator, list(given), start, settings, json)
         return
     total = len(text) if text is not None else console.num_lines(file)
@@ -127,11 +130,15 @@ def _decode_settings(usual: Any, changes: Mapping[str, Any], drawing: Mapping[st
 
 
 def _begun(translator: Any, texts: list[str], start: str, settings: Any, json: bool) -> None:
-    for text, found in zip(texts, translator.begun(texts, [start] * len(texts), settings), strict=True):
+    some = [text for text in texts if text.strip()]
+    begun = iter(translator.begun(some, [start] * len(some), settings))
+    for text in texts:
+        found = next(begun) if text.strip() else None  # empty lines stay empty
+        said, score = (found.text, round(found.score, 6)) if found else ("", 0.0)
         if json:
-            console.print_json({"text": text, "translation": found.text, "score": round(found.score, 6)})
+            console.print_json({"text": text, "translation": said, "score": score})
         else:
-            console.result(found.text)
+            console.result(said)
 
 
 class _Lines:

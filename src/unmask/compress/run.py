@@ -224,7 +224,7 @@ class Compression:
         engines = ("int8", "auto") if int8 else ("auto",)
         verdicts = [judge(self.before, self._scored(folder, engine), self.request.contract) for engine in engines]
         before, after = race([(self.folder, "fp32"), (folder, "int8" if int8 else "fp32")], texts_of(self.dev))
-        worst = max(verdicts, key=lambda verdict: verdict.drop)
+        worst = max(verdicts, key=lambda verdict: (not verdict.kept, verdict.drop))
         size, parameters = size_of(folder), num_parameters(pieces.model)
         return Attempt(steps, folder, size, parameters, (before, after), worst, pieces)
 
@@ -251,6 +251,7 @@ def compress(
     Everything happens in a folder beside `out`, from which an interrupted compression goes on. RefusedError, and
     nothing written, if no attempt keeps the contract.
     """
+    out = out.expanduser().resolve()  # "." has no name of its own
     work = out.with_name(out.name + ".work")
     _check_work(work, request, resume=resume)
     job = Compression(request, work, tell, watch)

@@ -44,11 +44,16 @@ def split(text: str, encode: Encode, room: int, code: str = "") -> list[Part]:
     sentences = split_sentences(text.removeprefix(code))
     if len(sentences) > 1:
         return [part for sentence in sentences for part in split(code + sentence, encode, room, code)]
-    cut = _cut(encoding, room)
-    first, rest = text[:cut].rstrip(), text[cut:].lstrip()
-    if len(first) <= len(code) or not rest:  # cannot be divided
-        return [Part(text, encoding)]
-    return [*split(first, encode, room, code), *split(code + rest, encode, room, code)]
+    made = []
+    while len(encoding) > room:
+        cut = _cut(encoding, room)
+        first, rest = text[:cut].rstrip(), text[cut:].lstrip()
+        if len(first) <= len(code) or not rest:  # cannot be divided
+            break
+        made += split(first, encode, room, code)
+        text = code + rest
+        encoding = encode([text])[0]
+    return [*made, Part(text, encoding)]
 
 
 def _cut(encoding: Encoding, room: int) -> int:

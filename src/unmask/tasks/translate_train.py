@@ -144,7 +144,8 @@ def prepare(
     limit = min(settings.model.max_length, settings.batch_tokens)
     kept = _short_enough(encoded, limit)
     if len(kept) < len(encoded):
-        where = next(train[number].line for number in range(len(encoded)) if number not in set(kept.tolist()))
+        learned = set(kept.tolist())
+        where = next(train[number].line for number in range(len(encoded)) if number not in learned)
         listener.say(
             f"{len(encoded) - len(kept):,} of {len(encoded):,} pairs have more than {limit - 1} tokens on one side and "
             f"are not learned from, the first on line {where}; model.max_length sets the limit"

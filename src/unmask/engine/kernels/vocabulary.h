@@ -57,7 +57,8 @@ static void sum_up(outlook *to, const float *logits, int64_t width) {
     float largest = any_of(bad) ? NAN : largest_of(most);
     vec shift = splat(largest), total[4] = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
     for (int64_t i = 0; i < width; i += PANEL)
-        UNROLL for (int j = 0; j < 4; j++) total[j] += exponential(load(logits + i + j * LANES) - shift);
+        UNROLL for (int j = 0; j < TILE_VECTORS; j++)
+            total[j % 4] += exponential(load(logits + i + j * LANES) - shift);
     double sum = sum_of((total[0] + total[1]) + (total[2] + total[3]));
     if (!(largest <= to->largest)) { /* greater, or not a number */
         to->sum = sum + (to->sum > 0 ? to->sum * exp(to->largest - largest) : 0.0);
@@ -68,10 +69,10 @@ static void sum_up(outlook *to, const float *logits, int64_t width) {
 
 static void look_for_best(outlook *to, int64_t width, const float *logits, int64_t from, int64_t count) {
     for (int64_t i = 0; i < count; i += PANEL) {
-        vec a = larger(load(logits + i), load(logits + i + LANES));
-        vec b = larger(load(logits + i + 2 * LANES), load(logits + i + 3 * LANES));
+        vec most = load(logits + i);
+        UNROLL for (int j = 1; j < TILE_VECTORS; j++) most = larger(most, load(logits + i + j * LANES));
         float floor = to->found < width ? -INFINITY : to->best[width - 1].logit;
-        ivec any = larger(a, b) > splat(floor);
+        ivec any = most > splat(floor);
         if (!any_of(any)) continue;
         for (int64_t j = i; j < i + PANEL; j++)
             if (logits[j] > floor) offer(to, width, logits[j], from + j);
