@@ -57,7 +57,6 @@ CASES: list[tuple[str, str, bytes | str | None, Reader, int | None, str]] = [
     ("a text missing", "a.csv", OK + ",pos\n", read_labelled, 4, "the text is empty"),
     ("label in dev only", "a.csv", OK + "so so,meh\n", unreadable_dev, 4, "the label 'meh' is unknown"),
     ("NaN as a score", "a.csv", "text,score\na,0.5\nb,1.5\nc,NaN\n", regression, 4, "must be a number but is 'NaN'"),
-    ("NaN among numbers", "a.csv", "text,score\na,0.5\nb,1.5\nc,NaN\n", read_labelled, 4, "must be a number but is"),
     ("half a letter", "a.jsonl", ROW + '{"text": "\\ud800", "label": 1}', read_labelled, 2, "half a character (U+D8"),
     ("null in labels", "a.jsonl", '{"text": "a", "label": ["x", null]}', read_labelled, 1, "labels is empty"),
     ("label is an object", "a.jsonl", '{"text": "a", "label": {"x": 1}}', read_labelled, 1, "must be one value"),

@@ -204,3 +204,10 @@ def test_real_files(data_folder: Path, name: str, problem: str, count: int, labe
         assert Counter(example.label for example in found.examples) == labels
     else:
         assert all(isinstance(example.label, float) and 0 <= example.label <= 5 for example in found.examples)
+
+
+def test_a_number_that_is_none_among_numbers_is_told_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,score\na,0.5\nb,1.5\nc,NaN\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"line 4: the label must be a number but is 'NaN'"):
+        read_labelled(path)

@@ -23,7 +23,7 @@ def first_look(task: Literal["classify", "tag", "qa"], files: Mapping[str, Any],
         return
     match task:
         case "classify":
-            _labelled(given, files["columns"], problem, files["separator"], encoding)
+            _labelled(given, files["columns"], problem, files.get("separator"), encoding)
         case "tag":
             from unmask.data.tagged import read_tagged
 
