@@ -207,3 +207,12 @@ def test_every_task_says_what_matters(task: str) -> None:
     torch.testing.assert_close(found.task.loss(logits, batch)["loss"], found.task.sums(model, batch)["loss"])
     matter = importance(model, found, found.batches(20))
     assert all(row.min() >= 0 and row.sum() > 0 for row in (*matter.heads, *matter.neurons))
+
+
+def test_a_student_that_loses_nothing_is_not_its_teacher(learned: tuple[Any, ...]) -> None:
+    model, tokenizer, usage, examples = learned
+    student = cut(Pieces(model, tokenizer), Steps(recovery="distill", storage="int8"), usage, examples, []).model
+    theirs = dict(model.named_parameters())
+    for name, tensor in student.named_parameters():
+        assert torch.equal(tensor, theirs[name])
+        assert tensor.data_ptr() != theirs[name].data_ptr()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,7 +45,11 @@ def cut(
     texts: Sequence[str],
     tell: Callable[[str], None] = lambda _: None,
 ) -> Pieces:
-    """A copy without what the steps leave out. `examples` say what matters, `texts` which tokens are used."""
+    """A copy without what the steps leave out. `examples` say what matters, `texts` which tokens are used.
+
+    What learns again afterwards never shares its weights with what was given, which may be its teacher.
+    """
+    given = pieces.model
     if steps.student is not None:
         pieces = Pieces(other_student(pieces, steps.student), pieces.tokenizer, pieces.kept)
     if steps.vocab:
@@ -58,6 +63,8 @@ def cut(
         model = _fewer_parts(model, steps, learned, tell)
     if steps.magnitude is not None:
         model = smallest_zeroed(model, steps.magnitude)
+    if model is given and steps.recovery != "none":
+        model = copy.deepcopy(model)
     return Pieces(model, pieces.tokenizer, pieces.kept)
 
 
