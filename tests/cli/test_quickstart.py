@@ -178,6 +178,7 @@ def test_english_goes_on_after_an_interruption(
     assert same(*(tmp_path / name / "quickstart" / "run" / "model" for name in ("whole", "stopped")))
 
 
+@pytest.mark.slow  # one interruption is tried in every run of the tests
 def test_stopped_while_measuring(
     carriers: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: dict[str, Any]
 ) -> None:

@@ -169,6 +169,7 @@ def long(text: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.slow  # test_crash.py stops programs in every run of the tests
 def test_stopped_from_outside_it_goes_on_to_the_same_bits(text: str, long: Path, tmp_path: Path) -> None:
     given = ["--text", text, *flags(120, train__save_every=1000, train__evaluate_every=50)]
     run = tmp_path / "run"

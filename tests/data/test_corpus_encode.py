@@ -60,11 +60,9 @@ def test_odd_characters_become_what_the_tokenizer_makes_of_them(folder: Path) ->
         assert found.lengths.tolist() == [len(tokenizer.encode(one, special_tokens=False)) for one in sentences]
 
 
-def test_every_character_between_letters(folder: Path) -> None:
+@pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_character_between_letters(folder: Path, step: int) -> None:
     tokenizer, encoder = Tokenizer.from_folder(folder), SentenceEncoder(folder, words=False)
-    step = (
-        1 if tokenizer.lowercase and encoder._table._splits_chinese else 17
-    )  # all of them once; some of them otherwise
     codes = [code for code in range(1, 0x32000, step) if code != 0x0A and not 0xD800 <= code < 0xE000]
     for start in range(0, len(codes), 20_000):
         sentences = [f"a{chr(code)}b {chr(code)}{chr(code)}" for code in codes[start : start + 20_000]]

@@ -121,6 +121,7 @@ def test_a_masked_language_model_is_learned_with_the_order_of_its_corpus(tmp_pat
     assert unmask.load(tmp_path / "on" / "model").model.heads["mlm"].adaptive.rank_of.tolist() == ranks  # type: ignore[union-attr]
 
 
+@pytest.mark.slow  # the loop is the same as without
 def test_resumed_runs_equal_unbroken_ones(tmp_path: Path) -> None:
     text = Inputs(text=(str(repeating(tmp_path / "text.txt")),))
     pretrain(pretraining(20), text, tmp_path / "whole", Heard())

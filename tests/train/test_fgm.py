@@ -155,6 +155,7 @@ def test_no_table_or_a_frozen_one_is_told() -> None:
         embedding_parameters(model)
 
 
+@pytest.mark.slow  # two processes
 def test_sharded_parameters_do_the_same(tmp_path: Path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, __file__, str(tmp_path / "store")]

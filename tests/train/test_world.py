@@ -266,7 +266,8 @@ def accidents(engine: str, folder: Path) -> list[dict[str, Any]]:
     return jobs
 
 
-@pytest.mark.parametrize("engine", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+@pytest.mark.slow  # restarts of whole groups of processes
+@pytest.mark.parametrize("engine", ["ddp", "fsdp"])
 def test_after_an_accident_everything_ends_as_without(engine: str, done: Path, tmp_path: Path) -> None:
     """torchrun starts all processes again after each; it cannot help the last one, which ends everything."""
     went = launch(tmp_path, accidents(engine, tmp_path), 2, "--max-restarts", "2")

@@ -50,6 +50,7 @@ Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="N runs with differ
 Grid = Annotated[bool, typer.Option("--grid", metavar="", help="Try batch 16, 32 × 5e-5, 3e-5, 2e-5 × epochs 3, 4.")]
 Resume = Annotated[bool, typer.Option("--resume", metavar="", help="Go on with the run in the folder.")]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change any setting.")]
+Separator = Annotated[str | None, typer.Option(metavar="MARK", help="Between several labels, if not recognised.")]
 Encoding = Annotated[str, typer.Option(metavar="NAME", help="Of text files: utf-8 or gb18030.")]
 Threads = Annotated[int | None, typer.Option(min=1, metavar="N", help="Threads; all cores if not given.")]
 
@@ -62,9 +63,7 @@ def classify(
     columns: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Where names do not tell: text=…,pair=…,label=…")
     ] = None,
-    separator: Annotated[
-        str | None, typer.Option(metavar="MARK", help="Between several labels of a text, where it is not recognised.")
-    ] = None,
+    separator: Separator = None,
     problem: Annotated[str | None, typer.Option(metavar="KIND", help="auto, single, multi or regression.")] = None,
     pooling: Annotated[str | None, typer.Option(metavar="HOW", help="pooler, cls, mean or max.")] = None,
     epochs: Epochs = None,
@@ -81,9 +80,7 @@ def classify(
     r_drop: RDrop = None,
     freeze: Freeze = None,
     from_nothing: Nothing = False,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Of the new head, the order, dropout, and what is set apart.")
-    ] = None,
+    seed: Seed = None,
     seeds: Seeds = 1,
     grid: Grid = False,
     resume: Resume = False,

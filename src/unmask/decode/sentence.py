@@ -59,7 +59,7 @@ def sentence_of(
         )
     if ids.end in prefix:
         raise DataError(f"the prefix of sentence {number + 1} contains the end token {ids.end}; leave it out")
-    limit = min(ceiling, max(settings.limit(len(source)), len(prefix) + 1, settings.min_length + 1))
+    limit = min(ceiling, max(settings.limit(len(source)), len(prefix) + 1))
     return Sentence(source, prefix, limit)
 
 

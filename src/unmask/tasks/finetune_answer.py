@@ -29,10 +29,19 @@ from unmask.text.tokenizer import Tokenizer
 from unmask.train.progress import Listener
 
 
-def prepare_answer(settings: AnswerRun, files: Files, listener: Listener) -> Job:
-    """Read both files, decide what is open, and make everything ready for the loop."""
+def _check_options(settings: AnswerRun) -> None:
     if settings.loss.class_weights != "none":
         raise SettingsError("class_weights: question answering has no labels that could be weighed")
+    if settings.long_text.strategy in ("head", "tail", "head_tail"):
+        raise SettingsError(
+            f"long_text.strategy: {settings.long_text.strategy} would leave answers out; questions are answered by "
+            "windows (or hierarchical positions)"
+        )
+
+
+def prepare_answer(settings: AnswerRun, files: Files, listener: Listener) -> Job:
+    """Read both files, decide what is open, and make everything ready for the loop."""
+    _check_options(settings)
     notes: list[str] = []
     train = _read(files.train, files.encoding, notes)
     examples: Sequence[QuestionExample] = train
@@ -49,11 +58,6 @@ def prepare_answer(settings: AnswerRun, files: Files, listener: Listener) -> Job
     if model.settings.num_segments == 1:
         raise TaskError(f"{files.model}: knows one segment, so it cannot tell a question from its text")
     limit = model.settings.max_length
-    if settings.long_text.strategy in ("head", "tail", "head_tail"):
-        raise SettingsError(
-            f"long_text.strategy: {settings.long_text.strategy} would leave answers out; questions are answered by "
-            "windows (or hierarchical positions)"
-        )
     both = [example.question for example in examples], [example.context for example in examples]
     lengths = [len(encoding) for encoding in tokenizer.encode_batch(*both)]
     usage, why = resolved_usage(usage, "qa", lengths, limit)

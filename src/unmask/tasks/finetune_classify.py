@@ -27,10 +27,7 @@ from unmask.train.progress import Listener
 
 def prepare_classify(settings: ClassifyRun, files: Files, listener: Listener) -> Job:
     """Read both files, decide what is open, and make everything ready for the loop."""
-    train = read_labelled(
-        files.train, files.columns, settings.problem, separator=files.separator, encoding=files.encoding
-    )
-    train.check_trainable()
+    train = _train(settings, files)
     _check_options(settings, train.problem)
     notes = [f"{files.train}: {sentence}" for sentence in train.said]
     examples, dev = train.examples, _dev(settings, files, train, notes)
@@ -42,16 +39,9 @@ def prepare_classify(settings: ClassifyRun, files: Files, listener: Listener) ->
     head = _head(settings, train)
     tokenizer = Tokenizer.from_folder(fetch(files.model))
     model = load_start(settings, files, head)
-    pair = train.columns.pair is not None
-    if pair and model.settings.num_segments == 1:
+    if train.columns.pair is not None and model.settings.num_segments == 1:
         raise TaskError(f"{files.model}: knows one segment, so it cannot tell the texts of a pair apart")
-    usage = Usage(
-        task="classify",
-        pair=pair,
-        long_text=settings.long_text,
-        threshold=settings.threshold,
-        separator=train.separator,
-    )
+    usage = _usage(settings, train)
     limit = model.settings.max_length
     usage, why = resolved_usage(usage, "classify", token_lengths(tokenizer, examples), limit)
     listener.say(why)
@@ -80,6 +70,24 @@ def prepare_classify(settings: ClassifyRun, files: Files, listener: Listener) ->
         ),
         notes=(*notes, why),
         measure=measure,
+    )
+
+
+def _train(settings: ClassifyRun, files: Files) -> LabelledFile:
+    found = read_labelled(
+        files.train, files.columns, settings.problem, separator=files.separator, encoding=files.encoding
+    )
+    found.check_trainable()
+    return found
+
+
+def _usage(settings: ClassifyRun, train: LabelledFile) -> Usage:
+    return Usage(
+        task="classify",
+        pair=train.columns.pair is not None,
+        long_text=settings.long_text,
+        threshold=settings.threshold,
+        separator=train.separator,
     )
 
 
