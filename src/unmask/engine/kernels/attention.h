@@ -57,20 +57,27 @@ static void turn_keys(const float *keys, int64_t length, int64_t stride, int64_t
     }
 }
 
-static void scores_of(int count, const float *q, int64_t stride, const float *keys, int64_t size, int64_t width,
-                      float *out) {
-    for (int64_t key = 0; key < width;) {
-        int64_t left = (width - key) / LANES;
-        const float *b = keys + key * size;
+/* Scores of some queries with four vectors of keys, or the one or two that are left. */
+static void scores_of(int count, const float *q, int64_t stride, const float *b, int64_t left, int64_t size,
+                      float *out, int64_t width) {
 #define CASE(n) \
     case n: \
-        if (left >= 4) tile(n, 4, q, stride, b, LANES, LANES * size, size, out + key, width, NOTHING); \
-        else if (left >= 2) tile(n, 2, q, stride, b, LANES, LANES * size, size, out + key, width, NOTHING); \
-        else tile(n, 1, q, stride, b, LANES, LANES * size, size, out + key, width, NOTHING); \
+        if (left >= 4) tile(n, 4, q, stride, b, LANES, LANES * size, size, NULL, out, width, NOTHING); \
+        else if (left >= 2) tile(n, 2, q, stride, b, LANES, LANES * size, size, NULL, out, width, NOTHING); \
+        else tile(n, 1, q, stride, b, LANES, LANES * size, size, NULL, out, width, NOTHING); \
         break;
-        switch (count) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) }
+    switch (count) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) }
 #undef CASE
-        key += LANES * (left >= 4 ? 4 : left >= 2 ? 2 : 1);
+}
+
+/* Scores of a strip of queries: all of them meet some keys while these are near. */
+static void scores_of_strip(int64_t count, const float *q, int64_t stride, const float *keys, int64_t size,
+                            int64_t width, float *out) {
+    for (int64_t key = 0, left; key < width; key += LANES * (left >= 4 ? 4 : left >= 2 ? 2 : 1)) {
+        left = (width - key) / LANES;
+        for (int64_t i = 0; i < count; i += TILE_ROWS)
+            scores_of((int)(count - i < TILE_ROWS ? count - i : TILE_ROWS), q + i * stride, stride, keys + key * size,
+                      left, size, out + i * width + key, width);
     }
 }
 
@@ -95,8 +102,8 @@ static void mix_values(int count, const float *weights, int64_t width, const flo
         int64_t left = (size - d) / LANES;
 #define CASE(n) \
     case n: \
-        if (left >= 2) tile(n, 2, weights, width, values + d, stride, LANES, length, out + d, size, NOTHING); \
-        else tile(n, 1, weights, width, values + d, stride, LANES, length, out + d, size, NOTHING); \
+        if (left >= 2) tile(n, 2, weights, width, values + d, stride, LANES, length, NULL, out + d, size, NOTHING); \
+        else tile(n, 1, weights, width, values + d, stride, LANES, length, NULL, out + d, size, NOTHING); \
         break;
         switch (count) {
             CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
@@ -157,9 +164,7 @@ static void attend(const float *q, int64_t count, int64_t stride, const looked_a
     float *answers = room + ATTEND_ROWS * width, share[ATTEND_ROWS];
     for (int64_t strip = 0; strip < strips; strip++) {
         int64_t row = strip * count / strips, height = (strip + 1) * count / strips - row;
-        for (int64_t i = 0; i < height; i += TILE_ROWS)
-            scores_of((int)(height - i < TILE_ROWS ? height - i : TILE_ROWS), q + (row + i) * stride, stride,
-                      at->turned, size, width, room + i * width);
+        scores_of_strip(height, q + row * stride, stride, at->turned, size, width, room);
         for (int64_t i = 0; at->mask && i < height; i++)
             for (int64_t k = 0; k < width; k += LANES)
                 store(room + i * width + k, load(room + i * width + k) + load(at->mask + (row + i) * at->mask_stride + k));

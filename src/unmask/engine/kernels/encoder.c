@@ -57,7 +57,7 @@ typedef struct {
 /* Buffers of a portion: first those that threads have in common where they share it, then a thread's own. */
 typedef struct {
     float *x, *seen, *qkv[2], *context, *inner;
-    float *scales, *largest, *turned, *attend;
+    float *scales, *largest, *turned, *values, *attend;
     uint8_t *bytes;
 } buffers;
 
@@ -105,6 +105,7 @@ static size_t own_buffers(const encoder *model, int64_t count, int64_t longest, 
     into->scales = floats(&at, larger_of(count, BLOCK_ROWS));
     into->largest = floats(&at, BLOCK_ROWS * LANES);
     into->turned = floats(&at, whole_lanes(longest) * model->head_size);
+    into->values = floats(&at, whole_lanes(longest) * model->head_size);
     into->attend = floats(&at, attend_room(longest, model->head_size));
     into->bytes = (uint8_t *)at;
     return (size_t)(at + whole_lanes(widest) - begin);
@@ -196,7 +197,11 @@ static void attend_stretch(const encoder *model, const layer *one, stretch of, r
     for (int64_t head = heads.from; head < heads.until; head++) {
         const float *k = qkv + of.row * stride + width + head * size;
         turn_keys(k, of.length, stride, size, with->turned);
-        looked_at all = {with->turned, k + width, of.length, stride, NULL, 0};
+        /* Values side by side: rows that lie far apart, as they do among queries and keys, share few places of a cache. */
+        for (int64_t i = 0; i < of.length; i++)
+            for (int64_t d = 0; d < size; d += LANES)
+                store(with->values + i * size + d, load(k + width + i * stride + d));
+        looked_at all = {with->turned, with->values, of.length, size, NULL, 0};
         attend(qkv + of.from * stride + head * size, of.until - of.from, stride, &all, size, out + head * size,
                out_stride, with->attend);
     }

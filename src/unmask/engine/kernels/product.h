@@ -68,7 +68,8 @@ INLINE void ask_for(upcoming next, int64_t step) {
 #endif
 
 INLINE void held_tile(const int count, const int vectors, const float *a, int64_t stride, const float *b, int64_t b_row,
-                      int64_t b_vector, int64_t depth, float *out, int64_t out_stride, upcoming next) {
+                      int64_t b_vector, int64_t depth, const float *before, float *out, int64_t out_stride,
+                      upcoming next) {
     vec sum[HELD_ROWS][HELD_VECTORS];
     UNROLL for (int i = 0; i < count; i++) UNROLL for (int j = 0; j < vectors; j++) sum[i][j] = splat(0.0f);
     for (int64_t k = 0; k < depth; k++) {
@@ -81,39 +82,38 @@ INLINE void held_tile(const int count, const int vectors, const float *a, int64_
         }
     }
     UNROLL for (int i = 0; i < count; i++)
-        UNROLL for (int j = 0; j < vectors; j++) store(out + i * out_stride + j * LANES, sum[i][j]);
+        UNROLL for (int j = 0; j < vectors; j++) {
+            int64_t at = i * out_stride + j * LANES;
+            if (before) sum[i][j] = load(before + at) + sum[i][j];
+            store(out + at, sum[i][j]);
+        }
 }
 
-/* count rows × vectors·LANES columns, from rows of `a` and `b`, whose rows are b_row and whose vectors b_vector apart. */
+/* count rows × vectors·LANES columns, from rows of `a` and `b`, whose rows are b_row and whose vectors b_vector apart;
+   added to what was summed before, which lies as `out` does, or NULL. */
 INLINE void tile(const int count, const int vectors, const float *a, int64_t stride, const float *b, int64_t b_row,
-                 int64_t b_vector, int64_t depth, float *out, int64_t out_stride, upcoming next) {
+                 int64_t b_vector, int64_t depth, const float *before, float *out, int64_t out_stride, upcoming next) {
     UNROLL for (int i = 0; i < count; i += HELD_ROWS)
         UNROLL for (int j = 0; j < vectors; j += HELD_VECTORS)
             held_tile(count - i < HELD_ROWS ? count - i : HELD_ROWS,
                       vectors - j < HELD_VECTORS ? vectors - j : HELD_VECTORS, a + i * stride, stride,
-                      b + j * b_vector, b_row, b_vector, depth, out + i * out_stride + j * LANES, out_stride,
-                      i + j ? NOTHING : next);
+                      b + j * b_vector, b_row, b_vector, depth, before ? before + i * out_stride + j * LANES : NULL,
+                      out + i * out_stride + j * LANES, out_stride, i + j ? NOTHING : next);
 }
 
-/* Long sums are taken in pieces, which are then added: half the error of one long sum. */
+/* Long sums are taken in pieces, which are then added: half the error of one long sum. And a piece of a panel, 32 KB,
+   stays next to the core while many rows run by. */
 #define PIECE 128
 
-static void tile_of_panel(int count, const float *a, int64_t stride, const float *b, int64_t depth, float *out,
-                          upcoming next) {
-    float piece[TILE_ROWS * PANEL] __attribute__((aligned(64)));
-    for (int64_t k = 0; k < depth; k += PIECE) {
-        int64_t some = depth - k < PIECE ? depth - k : PIECE;
-        float *to = k ? piece : out;
+static void tile_of_piece(int count, const float *a, int64_t stride, const float *b, int64_t depth,
+                          const float *before, float *out, upcoming next) {
 #define CASE(n) \
     case n: \
-        if (next.lines) tile(n, TILE_VECTORS, a + k, stride, b + k * PANEL, PANEL, LANES, some, to, PANEL, next); \
-        else tile(n, TILE_VECTORS, a + k, stride, b + k * PANEL, PANEL, LANES, some, to, PANEL, NOTHING); \
+        if (next.lines) tile(n, TILE_VECTORS, a, stride, b, PANEL, LANES, depth, before, out, PANEL, next); \
+        else tile(n, TILE_VECTORS, a, stride, b, PANEL, LANES, depth, before, out, PANEL, NOTHING); \
         break;
-        switch (count) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) }
+    switch (count) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) }
 #undef CASE
-        for (int i = 0; k && i < count * PANEL; i += LANES) store(out + i, load(out + i) + load(piece + i));
-        next.from += some * next.lines * 64;
-    }
 }
 
 #ifdef __AVX512VNNI__
@@ -182,36 +182,77 @@ static void finish_as(int count, const vec *sums, const matrix *by, int64_t colu
     }
 }
 
-/* A strip's part of the panel to be asked for. A step of a sum reads four lines of its panel, so that four lines a
+/* A strip's part of what is to be asked for. A step of a sum reads four lines of its panel, so that four lines a
    step, by one strip or by several, ask for as much as is being read. */
-INLINE upcoming part_of_next(const char *panel, const matrix *by, int64_t strip, int64_t strips) {
-    int64_t lines = strips > 3 ? 1 : strips > 1 ? 2 : 4, steps = by->scales ? by->inputs / 4 : by->inputs;
-    return panel && strip * lines < 4 ? (upcoming){panel + strip * steps * lines * 64, lines} : NOTHING;
+INLINE upcoming part_of_next(const char *from, int64_t steps, int64_t strip, int64_t strips) {
+    int64_t lines = strips > 3 ? 1 : strips > 1 ? 2 : 4;
+    return from && strip * lines < 4 ? (upcoming){from + strip * steps * lines * 64, lines} : NOTHING;
+}
+
+/* Rows that run by a panel together: their numbers and their sums stay near. */
+#define NEAR_ROWS 192
+
+/* At most NEAR_ROWS rows times one panel, piece by piece; `then`: what is read after it, or NULL. */
+static void multiply_panel(rows x, int64_t count, const matrix *by, int64_t column, target to, const char *then) {
+    float sums[NEAR_ROWS * PANEL] __attribute__((aligned(64)));
+    int64_t strips = (count + TILE_ROWS - 1) / TILE_ROWS;
+    const float *panel = (const float *)panel_of(by, column);
+    for (int64_t k = 0; k < by->inputs; k += PIECE) {
+        int64_t left = by->inputs - k, some = left < PIECE ? left : PIECE;
+        const char *following = some < left ? (const char *)(panel + (k + some) * PANEL) : then;
+        for (int64_t strip = 0; strip < strips; strip++) {
+            /* Strips of as equal heights as can be. */
+            int64_t row = strip * count / strips, height = (strip + 1) * count / strips - row;
+            float *sum = sums + row * PANEL;
+            tile_of_piece((int)height, x.numbers + row * x.stride + k, x.stride, panel + k * PANEL, some,
+                          k ? sum : NULL, sum, part_of_next(following, some, strip, strips));
+            if (some == left) finish_as((int)height, (vec *)sum, by, column, NULL, to, row);
+        }
+    }
+}
+
+#ifdef __AVX512VNNI__
+static void multiply_panel_int8(rows x, int64_t count, const matrix *by, int64_t column, target to, const char *then) {
+    vec sums[TILE_ROWS * TILE_VECTORS];
+    int64_t strips = (count + TILE_ROWS - 1) / TILE_ROWS;
+    for (int64_t strip = 0; strip < strips; strip++) {
+        int64_t row = strip * count / strips, height = (strip + 1) * count / strips - row;
+        tile_of_panel_int8((int)height, x.bytes + row * x.stride, x.stride, (const int8_t *)panel_of(by, column),
+                           by->inputs, (int32_t *)sums, part_of_next(then, by->inputs / 4, strip, strips));
+        finish_as((int)height, sums, by, column, x.scales, to, row);
+    }
+}
+#endif
+
+INLINE rows rows_from(rows x, int64_t row, int64_t quantised) {
+    if (quantised) return (rows){NULL, x.bytes + row * x.stride, x.scales + row, x.stride};
+    return (rows){x.numbers + row * x.stride, NULL, NULL, x.stride};
+}
+
+INLINE target target_from(target to, int64_t row) {
+    return (target){to.out + row * to.stride, to.stride, to.activation, to.added ? to.added + row * to.stride : NULL,
+                    to.largest ? to.largest + row * LANES : NULL};
 }
 
 /* `count` rows times the matrix's columns [from, until), panels at a time; `then`: a panel that is needed soon after,
    or NULL. */
 static void multiply_columns(rows x, int64_t count, const matrix *by, int64_t from, int64_t until, target to,
                              const char *then) {
-    vec sums[TILE_ROWS * TILE_VECTORS];
-    int64_t strips = (count + TILE_ROWS - 1) / TILE_ROWS;
-    for (int64_t column = from; column < until; column += PANEL) {
-        const char *following = column + PANEL < until ? panel_of(by, column + PANEL) : then;
-        for (int64_t strip = 0; strip < strips; strip++) {
-            /* Strips of as equal heights as can be. */
-            int64_t row = strip * count / strips, height = (strip + 1) * count / strips - row;
-            upcoming next = part_of_next(following, by, strip, strips);
-            const char *panel = panel_of(by, column);
-            if (by->scales) {
+    int64_t most = by->scales ? count : NEAR_ROWS;
+    for (int64_t row = 0; row < count; row += most) {
+        int64_t some = count - row < most ? count - row : most;
+        for (int64_t column = from; column < until; column += PANEL) {
+            const char *following = column + PANEL < until ? panel_of(by, column + PANEL)
+                                    : row + some < count   ? panel_of(by, from)
+                                                           : then;
+            rows part = rows_from(x, row, by->scales != NULL);
 #ifdef __AVX512VNNI__
-                tile_of_panel_int8((int)height, x.bytes + row * x.stride, x.stride, (const int8_t *)panel, by->inputs,
-                                   (int32_t *)sums, next);
-#endif
-            } else {
-                tile_of_panel((int)height, x.numbers + row * x.stride, x.stride, (const float *)panel, by->inputs,
-                              (float *)sums, next);
+            if (by->scales) {
+                multiply_panel_int8(part, some, by, column, target_from(to, row), following);
+                continue;
             }
-            finish_as((int)height, sums, by, column, x.scales, to, row);
+#endif
+            multiply_panel(part, some, by, column, target_from(to, row), following);
         }
     }
 }
