@@ -77,6 +77,10 @@ class TestCommands:
         assert found["alignment"][0]["source"] == ["a", "b", "c"]
         assert len(found["alignment"][0]["links"]) == len(found["alignment"][0]["target"])
 
+    def test_more_best_ones_than_the_beam_holds(self, model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        assert run(["translate", str(model), "--text", "a", "--best", "3", "--beam", "2"]) == 2
+        assert "--best 3 needs a beam at least as wide, given --beam 2" in capfd.readouterr().err
+
     def test_picture(self, model: Path, tmp_path: Path) -> None:
         picture = tmp_path / "look.svg"
         assert run(["translate", str(model), "--text", "a b c d", "--min-length", "3", "--picture", str(picture)]) == 0

@@ -38,3 +38,4 @@ def test_there_is_always_a_limit() -> None:
     assert settings.limit(10**6) == 256
     assert settings.replace(max_ratio=None).limit(1) == 256
     assert DecodeSettings(max_ratio=0.5, max_extra=1).limit(7) == 4
+    assert DecodeSettings(min_length=60).limit(7) == 61  # what must be written may be

@@ -122,8 +122,11 @@ def _decode_settings(usual: Any, changes: Mapping[str, Any], drawing: Mapping[st
         for name, value in drawing.items():
             if value is not None:
                 raise UserError(f"--{name.replace('_', '-')} goes with --sample")
-        if said.get("num_best", 1) > said.get("beam", usual.beam):
-            said["beam"] = said["num_best"]
+        best = said.get("num_best", 1)
+        if best > said.get("beam", best):
+            raise UserError(f"--best {best} needs a beam at least as wide, given --beam {said['beam']}")
+        if best > usual.beam:
+            said.setdefault("beam", best)
         return usual.replace(**said)
     sampling = SamplingSettings(**{name: value for name, value in drawing.items() if value is not None})
     return usual.replace(**{"beam": 1, **said, "sampling": sampling})

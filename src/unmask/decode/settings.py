@@ -71,4 +71,5 @@ class DecodeSettings(Settings):
         """The most tokens for a source of so many."""
         if self.max_ratio is None:
             return self.max_length
-        return min(self.max_length, int(self.max_ratio * source_length) + self.max_extra)
+        # What must be written may be: a wish for longer outputs than the ratio allows is kept.
+        return min(self.max_length, max(int(self.max_ratio * source_length) + self.max_extra, self.min_length + 1))
