@@ -9,8 +9,8 @@ sources sorted by length, and run at the batch size at which each is quickest; g
 token. Ours are the torch modules and the kernels in fp32 and int8; CTranslate2, if it is installed, has a worker with
 one thread for each thread, which is how it is quickest with many sentences. `--clock cpu` counts processor time
 instead, which other work on the machine changes less; with one thread it is what a quiet machine would take.
-`--invariance` counts instead how many outputs of sentences of mixed lengths change with their batch, and `--profile`
-says which operations take the time.
+`--invariance` counts instead how many outputs (with a beam, all hypotheses of it) change with their batch and order:
+of the test set's sentences with `--model`, else of random ones. `--profile` says which operations take the time.
 """
 
 from __future__ import annotations
@@ -328,13 +328,18 @@ def profile(options: argparse.Namespace) -> None:
 
 
 def invariance(options: argparse.Namespace) -> None:
-    model, draw = random_model(options, options.vocab), random.Random(0)
+    draw = random.Random(0)
+    if options.model is not None:
+        model, sources = stand_in(options)
+    else:
+        model = random_model(options, options.vocab)
+        sources = [[draw.randrange(4, options.vocab) for _ in range(draw.randint(1, 40))] for _ in range(64)]
     if options.engine != "torch":
         model = accelerated_transformer(model, options.engine)
-    sources = [[draw.randrange(4, options.vocab) for _ in range(draw.randint(1, 40))] for _ in range(64)]
     rows = []
-    for beam in (1, 5):
-        settings = DecodeSettings(beam=beam, num_best=beam, max_length=20)
+    for beam in (1, 4, 8):
+        limit = {} if options.model is not None else {"max_length": 20}
+        settings = DecodeSettings(beam=beam, num_best=beam, **limit)
         alone = decode(model, sources, IDS, settings, batch_size=1)
         for size in (8, 64):
             order = list(range(len(sources)))

@@ -85,6 +85,7 @@ ALTERNATIVES: dict[str | tuple[type[Settings], str], Other] = {
     "norm_eps": Other(1e-2),
     "dropout": Other(DropoutSettings.everywhere(0.0)),
     "init_std": Other(0.1, {"init": "truncated_normal"}),
+    "init_branches": Other(0.25),
     "vocab_size": Other(14),
     "num_layers": Other(3),
     "max_length": Other(31, {"positions": unmask.nn.settings.LearnedSettings()}),

@@ -181,7 +181,7 @@ def test_every_setting_was_thought_of() -> None:
     sizes = {"source_vocab_size", "target_vocab_size", "num_encoder_layers", "num_decoder_layers", "hidden_size"}
     written = {"num_heads", "ffn_size", "max_length", "scale_embeddings", "tie", "output_bias", "bias", "norm_eps"}
     checked = {*_ALLOWED, "head_size", "norm_place", "final_norm", "embedding_norm"}
-    training = {"dropout", "init", "init_std"}
+    training = {"dropout", "init", "init_std", "init_branches"}
     assert set(TransformerSettings.model_fields) == sizes | written | checked | training | {"model"}
 
 

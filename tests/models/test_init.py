@@ -111,6 +111,17 @@ def test_xavier_and_embeddings() -> None:
     assert token.abs().max() > 3 * 96**-0.5  # nothing cut off
 
 
+def test_branches_that_begin_quietly() -> None:
+    """Only the last matrix of each sub-layer is smaller, by the factor; everything else is drawn as it was."""
+    sizes = {"hidden_size": 12, "num_heads": 3, "ffn_size": 20, "source_vocab_size": 11, "target_vocab_size": 11}
+    plain = TransformerSettings(**sizes, num_encoder_layers=2, num_decoder_layers=2)
+    loud, quiet = (build_model(plain.replace(init_branches=factor), seed=3).state_dict() for factor in (1.0, 0.25))
+    last = {name for name in loud if name.endswith(("attention.output.weight", "ffn.outer.weight"))}
+    assert len(last) == 2 * 2 + 2 * 3
+    for name, weight in quiet.items():
+        torch.testing.assert_close(weight, loud[name] * (0.25 if name in last else 1.0), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("init", ["truncated_normal", "xavier"])
 def test_biases_start_at_zero_and_norms_at_one(init: str) -> None:
     model = build_model(wide(init))

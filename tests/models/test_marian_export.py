@@ -153,7 +153,12 @@ def test_every_setting_was_thought_of() -> None:
     sizes = {"source_vocab_size", "target_vocab_size", "num_encoder_layers", "num_decoder_layers", "hidden_size"}
     written = {"num_heads", "ffn_size", "max_length", "scale_embeddings", "tie", "output_bias", "bias", "dropout"}
     checked = {*_ALLOWED, "head_size"}
-    assert set(TransformerSettings.model_fields) == sizes | written | checked | {"model", "init", "init_std"}
+    assert set(TransformerSettings.model_fields) == sizes | written | checked | {
+        "model",
+        "init",
+        "init_std",
+        "init_branches",
+    }
 
 
 @pytest.mark.parametrize("name", ["start", "end", "pad", "unknown"])

@@ -13,7 +13,9 @@ from unmask.models.gpt import Gpt
 from unmask.models.recurrent import LstmSeq2Seq
 from unmask.models.settings import BertSettings, GptSettings, LstmSettings, ModelSettings, TransformerSettings
 from unmask.models.transformer import Transformer
+from unmask.nn.attention import MultiHeadAttention
 from unmask.nn.embeddings import Embeddings
+from unmask.nn.ffn import FeedForward
 from unmask.nn.positions.absolute import LearnedPositions, sinusoids
 from unmask.nn.settings import LayerSettings
 
@@ -33,7 +35,27 @@ def build_model(settings: ModelSettings, seed: int = 0) -> Model:
     with torch.random.fork_rng(devices=[]):  # torch's own first values would draw from everybody's generator
         model = assemble(settings)
     initialise(model, settings, torch.Generator().manual_seed(seed))
+    if isinstance(model, Transformer):
+        quieten_branches(model, model.settings.init_branches)
     return model
+
+
+@torch.no_grad()
+def quieten_branches(model: Transformer, factor: float) -> None:
+    """Make what each sub-layer adds smaller, at first: its last matrix is multiplied by `factor`.
+
+    With a norm behind every sum, branches as loud as what they are added to drown it a little more in each layer, and
+    the source is hardly heard at the other end until they have learned to be quiet.
+    """
+    for block in (*model.encoder.blocks, *model.decoder.blocks):
+        for module in block.modules():
+            match module:
+                case MultiHeadAttention():
+                    module.output.weight.mul_(factor)
+                case FeedForward():
+                    module.outer.weight.mul_(factor)
+                case _:
+                    pass
 
 
 @torch.no_grad()

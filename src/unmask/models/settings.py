@@ -195,6 +195,8 @@ class TransformerSettings(LayerSettings):
     norm_eps: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
     dropout: DropoutSettings = DropoutSettings(embedding=0.1, residual=0.1, attention=0.0, activation=0.0)
     init: Literal["truncated_normal", "xavier"] = "xavier"
+    init_branches: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """What sub-layers add is so much smaller at first: with norms behind them a small stack learns far sooner."""
 
     @model_validator(mode="after")
     def _check_vocabularies(self) -> Self:
