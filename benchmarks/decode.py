@@ -63,7 +63,8 @@ def sentences(options: argparse.Namespace) -> tuple[list[list[int]], int]:
         tokenizer = Tokenizer.from_folder(options.model)
     else:
         tokenizer = train_tokenizer([folder / "train.en", folder / "train.de"], VocabularySettings(size=options.vocab))
-    lines = (folder / "test_2016_flickr.en").read_text(encoding="utf-8").splitlines()[: options.sentences]
+    texts = options.texts or folder / "test_2016_flickr.en"
+    lines = texts.read_text(encoding="utf-8").splitlines()[: options.sentences]
     encoded = tokenizer.encode_batch(lines, special_tokens=options.model is not None)
     return sorted((list(one.ids) for one in encoded), key=len), len(tokenizer.vocab)
 
@@ -365,6 +366,7 @@ def main() -> None:
     for name, value in {"sentences": 1000, "layers": 4, "hidden": 128, "vocab": 8000}.items():
         made.add_argument(f"--{name}", type=int, default=value)
     made.add_argument("--model", type=Path, help="a folder with a trained Transformer and its vocabulary")
+    made.add_argument("--texts", type=Path, help="sources to decode, one a line; else the set's own test2016")
     sizes = [32, 64, 128, 256]
     made.add_argument("--batches", type=lambda text: [int(size) for size in text.split(",")], default=sizes)
     made.add_argument("--beams", type=lambda text: [int(size) for size in text.split(",")], default=[1, 5])

@@ -5,8 +5,9 @@
 Multi30k, English to German: the config multi30k-tiny, and `--arch lstm` and `lstm-attention` of the same size, all with
 the same vocabulary, the same batches in the same order (2,048 tokens at most), and as many updates. Each learns at two
 rates (`RATES`; the first alone with --rates 1), and the one with the better BLEU on the development set is shown; with
-more seeds, the others learn at that rate. BLEU by length is that of all three test sets together, with beam 5; lengths are those of the sources, in
-tokens. A run that was stopped goes on when the same command is given again. The picture stands beside the results.
+more seeds, the others learn at that rate. BLEU by length is that of all three test sets together, with beam 5; lengths
+are those of the sources, in tokens. A run that was stopped goes on when the same command is given again. The picture
+stands beside the results.
 """
 
 from __future__ import annotations
