@@ -14,7 +14,7 @@ from unmask.bundle import Bundle
 from unmask.data.parallel import Pair
 from unmask.decode.settings import DecodeSettings, SamplingSettings
 from unmask.engine.choose import Engine
-from unmask.errors import DataError, SettingsError, TaskError, UserError
+from unmask.errors import DataError, ModelError, SettingsError, TaskError, UserError
 from unmask.tasks.translate import Translator
 from unmask.tasks.translate_evaluate import evaluate_translations
 from unmask.tasks.translate_settings import Texts, TranslateSettings, read_translate_settings
@@ -252,6 +252,25 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
     train_translation(settings, texts, tmp_path / "broken", Heard(), resume=True)
     whole, broken = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "broken"))
     assert whole == broken
+
+
+def test_a_run_may_begin_with_a_translator(tmp_path: Path) -> None:
+    texts = Texts(train=(str(write_letters(tmp_path / "train.tsv", 300)),))
+    train_translation(tiny(), texts, tmp_path / "first", Heard())
+    first = tmp_path / "first" / "model"
+    heard, still = Heard(), "train.optimizer.learning_rate=1e-12"
+    # Another shape and vocabulary in the settings do not count: what is begun with has its own.
+    again = tiny(f"start={first}", still, "model.hidden=32", "vocabulary.size=40", "r_drop=1.0")
+    train_translation(again, texts, tmp_path / "second", heard)
+    assert any(str(first) in said for said in heard.said)
+    one, two = (unmask.load(tmp_path / name / "model") for name in ("first", "second"))
+    for (name, left), right in zip(one.model.named_parameters(), two.model.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-9, msg=name)
+    assert (first / "tokenizer.json").read_bytes() == (tmp_path / "second" / "model" / "tokenizer.json").read_bytes()
+    losses = json.loads((tmp_path / "second" / "metrics.jsonl").read_text().splitlines()[0])["losses"]
+    assert losses["r_drop"] > 0.0  # dropout differs between the two looks
+    with pytest.raises(ModelError, match="no translator"):
+        train_translation(tiny("start=mini-zh"), texts, tmp_path / "third", Heard())
 
 
 def test_micro_batches_do_not_change_the_gradient(tmp_path: Path) -> None:

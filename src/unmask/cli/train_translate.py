@@ -18,6 +18,7 @@ from unmask.errors import UserError
 
 _FILES = "Two files of sentences, line by line (--train a.en a.de), or one table with both."
 _CONFIGS = "A .toml or .json file, or multi30k-tiny, tatoeba-es, tatoeba-zh, transformer-base, reverse."
+_START = "A translator to begin with, ours or a Marian folder, instead of a new one."
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help=_CONFIGS)]
 Columns = Annotated[
     str | None, typer.Option(metavar="NAMES", help="Of a table, where names do not tell: source=…,target=…")
@@ -57,6 +58,7 @@ def train_translate(
     train: Annotated[list[str] | None, typer.Option("--train", metavar="FILES", help=_FILES)] = None,
     dev: Annotated[list[str] | None, typer.Option("--dev", metavar="FILES", help="The same, to measure on.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the run.")] = None,
+    start: Annotated[str | None, typer.Option("--model", metavar="MODEL", help=_START)] = None,
     arch: Annotated[str | None, typer.Option(metavar="KIND", help="transformer, lstm or lstm-attention.")] = None,
     columns: Columns = None,
     swap: Annotated[bool, typer.Option("--swap", metavar="", help="Learn to translate the other way round.")] = False,
@@ -79,6 +81,7 @@ def train_translate(
     if not train or out is None:
         raise UserError("give what to learn from with --train FILES, and a folder for the run with --out FOLDER")
     said = {
+        "start": start,
         "arch": arch,
         "train.updates": updates,
         "batch_tokens": batch_tokens,

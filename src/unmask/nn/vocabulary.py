@@ -67,3 +67,64 @@ class _VocabularyLoss(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         found = (None if one is None else one * gradients[0] for one in ctx.saved_tensors)
         return (*found, None, None)
+
+
+def agreeing_loss(
+    rows: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor | None], targets: Tensor, smoothing: float, alpha: float
+) -> tuple[Tensor, Tensor]:
+    """R-Drop over a vocabulary: the loss of two passes over the same tokens, and how much they disagree; summed.
+
+    The first is the mean of both passes' cross-entropy, and is what to differentiate: its gradient is that of the
+    whole, mean + alpha · (KL(p‖q) + KL(q‖p)) / 2. The second, alpha included, is a figure to show and has none.
+    """
+    both = torch.stack(rows, 1)  # (M, 2, H): the two passes of a token side by side
+    return _AgreeingLoss.apply(both, *output, targets, smoothing, alpha)  # type: ignore[no-untyped-call]
+
+
+class _AgreeingLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        both: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        smoothing: float,
+        alpha: float,
+    ) -> tuple[Tensor, Tensor]:
+        grad_rows, grad_weight = torch.empty_like(both), torch.zeros_like(weight)
+        grad_bias = None if bias is None else torch.zeros_like(bias)
+        wide = torch.promote_types(both.dtype, torch.float32)
+        total, apart = (torch.zeros((), dtype=wide, device=both.device) for _ in range(2))
+        sure, spread = 1.0 - smoothing, smoothing / weight.shape[0]
+        size = max(8, _SLICE // (2 * weight.shape[0]))
+        for start in range(0, len(both), size):
+            some, right = both[start : start + size].flatten(0, 1), targets[start : start + size, None, None]
+            logits = some @ weight.t() if bias is None else torch.addmm(bias, some, weight.t())
+            logs = torch.log_softmax(logits, -1, dtype=wide).unflatten(0, (-1, 2))
+            right = right.expand(-1, 2, 1)
+            total -= (sure * logs.gather(2, right).sum() + spread * logs.sum()) / 2
+            shares = logs.exp()
+            between, gap = logs[:, 0] - logs[:, 1], shares[:, 0] - shares[:, 1]
+            apart += (gap * between).sum() * (alpha / 2)
+            slope = shares - spread
+            slope.scatter_add_(2, right, slope.new_full(right.shape, -sure))
+            # d/dz₁ of Σ (p - q)(log p - log q) is g - p Σ g with g = p (log p - log q) + p - q, and Σ g = KL(p‖q).
+            for number, sign in ((0, 1.0), (1, -1.0)):
+                pull = shares[:, number] * between
+                toward = torch.addcmul(pull + gap, shares[:, number], pull.sum(-1, keepdim=True), value=-1.0)
+                slope[:, number].add_(toward, alpha=sign * alpha)
+            slope = slope.flatten(0, 1).div_(2).to(weight.dtype)
+            grad_rows[start : start + size] = (slope @ weight).unflatten(0, (-1, 2))
+            grad_weight.addmm_(slope.t(), some)
+            if grad_bias is not None:
+                grad_bias += slope.sum(0)
+        ctx.save_for_backward(grad_rows, grad_weight, grad_bias)
+        ctx.mark_non_differentiable(apart)
+        return total, apart
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        found = (None if one is None else one * gradients[0] for one in ctx.saved_tensors)
+        return (*found, None, None, None)

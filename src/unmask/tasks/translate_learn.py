@@ -14,7 +14,9 @@ from unmask.decode.search import decode
 from unmask.decode.settings import DecodeSettings
 from unmask.metrics.translation import BleuSums, word_splitter
 from unmask.nn.batch import Batch
+from unmask.nn.vocabulary import agreeing_loss
 from unmask.tasks.languages import Languages
+from unmask.train.rdrop import NAME as R_DROP
 
 _COUNT = "counted for BLEU "
 _SENTENCES = 64  # of one batch of the development set
@@ -36,16 +38,23 @@ class Seq2Seq(Protocol):
 class Translating:
     """Cross-entropy over all target tokens at once, the end tokens too; part of each answer may be spread out."""
 
-    def __init__(self, smoothing: float = 0.0) -> None:
-        self.smoothing = smoothing
+    def __init__(self, smoothing: float = 0.0, r_drop: float | None = None) -> None:
+        self.smoothing, self.r_drop = smoothing, r_drop
 
     def counts(self, batch: TranslationBatch) -> dict[str, float]:
         """How many tokens are to be guessed."""
-        return {"loss": float(batch.num_tokens)}
+        tokens = float(batch.num_tokens)
+        return {"loss": tokens} if self.r_drop is None else {"loss": tokens, R_DROP: tokens}
 
     def sums(self, model: nn.Module, batch: TranslationBatch) -> dict[str, Tensor]:
         """The loss, summed over them."""
-        return {"loss": loss_of(model, batch, self.smoothing)}
+        if self.r_drop is None:
+            return {"loss": loss_of(model, batch, self.smoothing)}
+        translator: Any = model
+        one, two = (translator.decode(batch.target, translator.encode(batch.source)) for _ in range(2))
+        output = translator.output_layer
+        loss, apart = agreeing_loss((one, two), output, batch.labels, self.smoothing, self.r_drop)
+        return {"loss": loss, R_DROP: apart}
 
 
 def loss_of(model: Any, batch: TranslationBatch, smoothing: float) -> Tensor:

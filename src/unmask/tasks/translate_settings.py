@@ -42,6 +42,8 @@ class TranslateSettings(Settings):
     """A translation run."""
 
     train: TrainSettings
+    start: str | None = None
+    """Folder of a translator to begin with: its shape, vocabularies and weights instead of new ones."""
     arch: Arch = "transformer"
     model: TranslationShape = TranslationShape()
     vocabulary: VocabularySettings = VocabularySettings(
@@ -54,6 +56,8 @@ class TranslateSettings(Settings):
     """Tokens of a micro-batch on its longer side, at most."""
     smoothing: Share = 0.1
     """How much of each answer is spread over the vocabulary."""
+    r_drop: Annotated[float, Field(gt=0.0)] | None = None
+    """Look at each pair twice, dropout differing, and let both answers agree, so strongly; twice the work."""
     unknown_share: Share = 0.01
     """In this share of the pairs an unknown token is added at the same end of both sides: so it learns to be kept."""
     score: Literal["bleu", "loss"] = "bleu"
@@ -77,6 +81,8 @@ class TranslateSettings(Settings):
                 "smoothing spreads over the whole vocabulary, which an adaptive output (model.other.output) does not "
                 "compute: set smoothing to 0"
             )
+        if self.r_drop is not None and self.model.other.get("output") is not None:
+            raise ValueError("r_drop compares whole vocabularies, which an adaptive output does not compute")
         if self.average_last > self.train.keep:
             raise ValueError(
                 f"average_last {self.average_last} needs as many checkpoints, but train.keep is {self.train.keep}"

@@ -16,15 +16,16 @@ from unmask.data.parallel import Pair, read_pairs
 from unmask.data.parallel_facts import parallel_facts
 from unmask.data.parallel_split import split_pairs
 from unmask.data.translation import EncodedPairs, Kept, PairBatches, Sequences
-from unmask.errors import DataError
+from unmask.errors import DataError, ModelError
 from unmask.models.bert import num_parameters
-from unmask.models.folder import write_model
+from unmask.models.fetch import fetch
+from unmask.models.folder import load_model, write_model
 from unmask.models.init import build_model
 from unmask.nn.adaptive import order_by_frequency
 from unmask.storage import atomic_write, new_folder
 from unmask.tasks import runs
 from unmask.tasks.finetune import sha256_of
-from unmask.tasks.languages import Languages, TranslateUsage, write_translate_usage
+from unmask.tasks.languages import Languages, TranslateUsage, read_translate_usage, write_translate_usage
 from unmask.tasks.translate_card import translate_card
 from unmask.tasks.translate_learn import HeldOutPairs, Translating
 from unmask.tasks.translate_settings import Texts, TranslateSettings
@@ -67,7 +68,7 @@ def train_translation(
     }
     kept, loop = run / DATA, settings.loop
     if world.is_first:
-        languages = Languages.from_folder(kept) if kept.is_dir() else learn_languages(settings, train, listener)
+        languages = Languages.from_folder(kept) if kept.is_dir() else _first_languages(settings, train, listener)
         # Before the folder is claimed: bad input must leave nothing behind.
         ready = prepare(settings, train, dev, languages, listener)
         check_possible(ready.model, world, loop.precision, loop.compile)
@@ -85,7 +86,7 @@ def train_translation(
             "with engine fsdp, models are compared by their loss while training, and translate only at the end"
         )
         evaluator = evaluator.by_loss()
-    fit(ready.model, Translating(settings.smoothing), ready.source, loop, run, evaluator, listener)
+    fit(ready.model, Translating(settings.smoothing, settings.r_drop), ready.source, loop, run, evaluator, listener)
     found = _choose(settings, run, ready, listener)
     if world.is_first:
         _write(run, ready, settings, texts, found)
@@ -116,6 +117,33 @@ def _read(files: Sequence[str], texts: Texts, listener: Listener) -> list[Pair]:
     if found.empty.count:
         listener.say(f"{', '.join(files)}: {found.empty} with an empty side left out")
     return pairs
+
+
+def _first_languages(settings: TranslateSettings, train: Sequence[Pair], listener: Listener) -> Languages:
+    """Those of the translator that the run begins with, or new ones."""
+    if settings.start is None:
+        return learn_languages(settings, train, listener)
+    folder = _start_folder(settings.start)
+    listener.say(
+        f"begins with {settings.start}: its shape, vocabularies and weights; model and vocabulary do not count"
+    )
+    return Languages.from_folder(folder)
+
+
+def _start_folder(name: str) -> Path:
+    folder = fetch(str(runs.model_folder(name)))
+    if read_translate_usage(folder) is None:
+        raise ModelError(f"{name} is no translator, so none can begin with it; leave out start for a new one")
+    return folder
+
+
+def _first_model(settings: TranslateSettings, languages: Languages, pairs: EncodedPairs) -> Any:
+    """The translator that the run begins with, or a new one."""
+    if settings.start is not None:
+        return load_model(_start_folder(settings.start))[0]
+    model = build_model(settings.build(languages.source.vocab_size, languages.target.vocab_size), settings.seed)
+    order_by_frequency(model, _target_counts(pairs, languages.target.vocab_size))
+    return model
 
 
 def learn_languages(settings: TranslateSettings, train: Sequence[Pair], listener: Listener) -> Languages:
@@ -164,8 +192,7 @@ def prepare(
         listener.say(f"{len(dev) - len(short):,} development pairs are too long to be measured while training")
     references = [dev[number].target for number in short]
     evaluator = HeldOutPairs(held_out, references, languages, score=settings.score, beam=settings.evaluation_beam)
-    model = build_model(settings.build(languages.source.vocab_size, languages.target.vocab_size), settings.seed)
-    order_by_frequency(model, _target_counts(chosen, languages.target.vocab_size))
+    model = _first_model(settings, languages, chosen)
     epochs = settings.train.updates * settings.train.accumulate / source.batches_of_epoch()
     listener.say(
         f"{num_parameters(model):,} parameters; {len(kept):,} pairs of {chosen.sources.lengths.mean():.1f} and "
