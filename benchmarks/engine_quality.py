@@ -22,6 +22,7 @@ import unmask
 from unmask.data.examples import TextExample
 from unmask.nn.batch import Batch
 from unmask.nn.modes import evaluating
+from unmask.tasks.runs import model_folder
 
 ENGINES = ("torch", "fp32", "int8")
 
@@ -74,13 +75,13 @@ def company(bundle: unmask.Bundle) -> dict[str, object]:
 
 def main() -> None:
     parser = common.arguments(__doc__ or "")
-    parser.add_argument("--sst2", help="folder of a model fine-tuned on SST-2")
+    parser.add_argument("--sst2", help="a model fine-tuned on SST-2: run or folder")
     parser.add_argument("--out", type=Path, help="write all figures here as JSON")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     found: dict[str, dict[str, object]] = {engine: {"STS-B": sts(engine)} for engine in ENGINES}
     for engine in ENGINES if options.sst2 else ():
-        bundle = unmask.load(options.sst2, engine=engine)
+        bundle = unmask.load(model_folder(options.sst2), engine=engine)
         found[engine]["SST-2"], found[engine]["texts"] = accuracy(bundle)
         found[engine]["company"] = company(bundle)
     print(json.dumps(found, indent=1))
