@@ -301,6 +301,7 @@ def test_an_empty_file_among_others_does_no_harm(tokenizer: Tokenizer, tmp_path:
     assert len(corpus.manifest.inputs) == 3
 
 
+@pytest.mark.slow
 def test_one_line_of_ten_megabytes(tokenizer: Tokenizer, tmp_path: Path) -> None:
     line = "我爱北京, hello world. " * 400_000
     assert len(line.encode()) > 10_000_000

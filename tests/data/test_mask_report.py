@@ -163,6 +163,7 @@ def test_it_notices_wrong_pairs(corpus: Corpus, monkeypatch: pytest.MonkeyPatch)
     assert bad == {"pairs that do not follow", "examples to be short"}
 
 
+@pytest.mark.slow
 def test_the_intervals_hold_99_times_in_a_hundred(corpus: Corpus) -> None:
     """Of many seeds, about one in a hundred values lies outside, and never many more."""
     outside: dict[str, int] = {}

@@ -139,6 +139,7 @@ def test_english_and_chinese_lines(minilm_folder: Path, lines: list[str], every:
     _check(Tokenizer.from_folder(minilm_folder), _auto(minilm_folder), lines[::every])
 
 
+@pytest.mark.slow
 def test_lines_with_a_cased_chinese_vocabulary(chinese_folder: Path, lines: list[str]) -> None:
     ours = Tokenizer.from_vocab(chinese_folder / "vocab.txt", lowercase=False)
     theirs = BertTokenizerFast(vocab=str(chinese_folder / "vocab.txt"), do_lower_case=False)
@@ -181,6 +182,7 @@ def test_lines_against_the_original_in_python(minilm_folder: Path, lines: list[s
             assert encoding.tokens == original.tokenize(text), text
 
 
+@pytest.mark.slow
 def test_every_character_against_the_original_in_python(minilm_folder: Path) -> None:
     """Letters, digits, symbols and spaces of all scripts; 102 marks of newer Unicode versions are not split on."""
     vocab = minilm_folder / "vocab.txt"
