@@ -50,3 +50,17 @@ def test_two_passes_that_should_agree_equal_the_formula(with_bias: bool, monkeyp
     gradients = torch.autograd.grad(3 * ours, given), torch.autograd.grad(3 * (mean + between), given)
     for left, right in zip(*gradients, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-11, atol=1e-12)
+
+
+def test_passes_that_should_agree_within_autocast() -> None:
+    generator = torch.Generator().manual_seed(0)
+    one, two, weight = (torch.randn(*shape, generator=generator) for shape in ((37, 8), (37, 8), (50, 8)))
+    targets = torch.randint(50, (37,), generator=generator)
+    weight.requires_grad_()
+    exact, _ = agreeing_loss((one, two), (weight, None), targets, 0.1, 0.7)
+    (wanted,) = torch.autograd.grad(exact, weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, _ = agreeing_loss((one.bfloat16(), two.bfloat16()), (weight, None), targets, 0.1, 0.7)
+    (found,) = torch.autograd.grad(ours, weight)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted, rtol=0.05, atol=0.05 * float(wanted.abs().max()))

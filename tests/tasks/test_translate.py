@@ -269,6 +269,10 @@ def test_a_run_may_begin_with_a_translator(tmp_path: Path) -> None:
     assert (first / "tokenizer.json").read_bytes() == (tmp_path / "second" / "model" / "tokenizer.json").read_bytes()
     losses = json.loads((tmp_path / "second" / "metrics.jsonl").read_text().splitlines()[0])["losses"]
     assert losses["r_drop"] > 0.0  # dropout differs between the two looks
+    train_translation(tiny("model.max_length=8"), texts, tmp_path / "short", Heard())
+    heard = Heard()
+    train_translation(tiny(f"start={tmp_path / 'short'}"), texts, tmp_path / "short-2", heard)  # with its own limit
+    assert any("have more than 7 tokens" in said for said in heard.said), heard.said
     with pytest.raises(ModelError, match="no translator"):
         train_translation(tiny("start=mini-zh"), texts, tmp_path / "third", Heard())
 

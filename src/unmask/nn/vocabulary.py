@@ -116,7 +116,7 @@ class _AgreeingLoss(torch.autograd.Function):
                 slope[:, number].add_(toward, alpha=sign * alpha)
             slope = slope.flatten(0, 1).div_(2).to(weight.dtype)
             grad_rows[start : start + size] = (slope @ weight).unflatten(0, (-1, 2))
-            grad_weight.addmm_(slope.t(), some)
+            grad_weight.addmm_(slope.t(), some.to(weight.dtype))  # rows are narrower within autocast
             if grad_bias is not None:
                 grad_bias += slope.sum(0)
         ctx.save_for_backward(grad_rows, grad_weight, grad_bias)

@@ -19,7 +19,7 @@ from unmask.data.translation import EncodedPairs, Kept, PairBatches, Sequences
 from unmask.errors import DataError, ModelError
 from unmask.models.bert import num_parameters
 from unmask.models.fetch import fetch
-from unmask.models.folder import load_model, write_model
+from unmask.models.folder import load_model, read_settings, write_model
 from unmask.models.init import build_model
 from unmask.nn.adaptive import order_by_frequency
 from unmask.storage import atomic_write, new_folder
@@ -137,6 +137,12 @@ def _start_folder(name: str) -> Path:
     return folder
 
 
+def _max_length(settings: TranslateSettings) -> int:
+    """Tokens of a sentence: as the settings say, and no more than a translator that the run begins with can read."""
+    most = settings.model.max_length
+    return most if settings.start is None else min(most, read_settings(_start_folder(settings.start)).max_length)
+
+
 def _first_model(settings: TranslateSettings, languages: Languages, pairs: EncodedPairs) -> Any:
     """The translator that the run begins with, or a new one."""
     if settings.start is not None:
@@ -169,7 +175,8 @@ def prepare(
 ) -> Prepared:
     """Encode, leave out what is too long, and build the model."""
     encoded = languages.encode_pairs([pair.source for pair in train], [pair.target for pair in train])
-    limit = min(settings.model.max_length, settings.batch_tokens)
+    longest_read = _max_length(settings)
+    limit = min(longest_read, settings.batch_tokens)
     kept = _short_enough(encoded, limit)
     if len(kept) < len(encoded):
         learned = set(kept.tolist())
@@ -184,7 +191,7 @@ def prepare(
     unknown = Kept(settings.unknown_share, *languages.unknown) if settings.unknown_share else None
     source = PairBatches(chosen, settings.batch_tokens, settings.seed, unknown)
     held_out = languages.encode_pairs([pair.source for pair in dev], [pair.target for pair in dev])
-    short = _short_enough(held_out, settings.model.max_length).tolist()
+    short = _short_enough(held_out, longest_read).tolist()
     if not short:
         raise DataError("no development pair is short enough to be measured; raise model.max_length")
     held_out = EncodedPairs(_some(held_out.sources, short), _some(held_out.targets, short), held_out.frame)
@@ -199,7 +206,7 @@ def prepare(
         f"{chosen.targets.lengths.mean():.1f} tokens on average; {epochs:.1f} epochs"
     )
     longest = int(chosen.sources.lengths.max()) + 1
-    usage = TranslateUsage(max_source=max(2, min(longest, settings.model.max_length)), decode=settings.decode)
+    usage = TranslateUsage(max_source=max(2, min(longest, longest_read)), decode=settings.decode)
     return Prepared(model.to(local_device()), languages, source, evaluator, usage)
 
 
