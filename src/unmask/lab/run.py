@@ -18,7 +18,7 @@ import torch
 from unmask.lab.catalogue import code_of, entry_of, parts_of
 from unmask.lab.entry import Conclusion, Entry, Kind, Part, Plan, Record, Trial, Verdict, overall
 from unmask.lab.store import Kept, Results
-from unmask.nn.modes import one_thread
+from unmask.nn.modes import no_denormals, one_thread
 from unmask.train.environment import machine
 
 
@@ -103,7 +103,7 @@ class Runner:
         count = self._run_here(alone, told, until)
         together = [job for job in jobs if job.kind == "ablation"]
         if self.workers < 2 or len(together) < 2:
-            with one_thread():  # as in processes: what is found must not depend on how many there are
+            with one_thread(), no_denormals():  # as in processes: what is found must not depend on how many there are
                 return count + self._run_here(together, told, until)
         return count + self._run_in_processes(together, told, until)
 
@@ -118,7 +118,7 @@ class Runner:
     def _run_in_processes(self, jobs: Sequence[Job], told: Callable[[Job], None], until: float) -> int:
         waiting, count = list(jobs), 0
         running: dict[Future[tuple[Record, float]], Job] = {}
-        with ProcessPoolExecutor(self.workers, get_context("spawn"), initializer=_one_thread) as pool, _ended_with_us():
+        with ProcessPoolExecutor(self.workers, get_context("spawn"), initializer=_begin) as pool, _ended_with_us():
             while running or (waiting and time.monotonic() < until):
                 while waiting and len(running) < self.workers and time.monotonic() < until:
                     job = waiting.pop(0)
@@ -173,8 +173,9 @@ def _timed(trial: Trial) -> tuple[Record, float]:
     return record, time.perf_counter() - began
 
 
-def _one_thread() -> None:
+def _begin() -> None:
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # see no_denormals: it is for as long as the process lives
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no farewell: what was kept is kept
 
 
