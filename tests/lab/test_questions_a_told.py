@@ -209,6 +209,12 @@ def test_nsp_where_chance_is_large() -> None:
     told("nsp-needed", "objectives", records, BOTH)
 
 
+def test_nsp_on_a_task_that_nobody_learned() -> None:
+    arms = {arm: {**values, "pairs": 0.5} for arm, values in _nsp(0, 0).items()}
+    told("nsp-needed", "objectives", seeds(arms), BOTH)
+    told("nsp-needed", "objectives", seeds({arm: {**one, "headlines": 0.1} for arm, one in arms.items()}), HIDDEN)
+
+
 @pytest.mark.parametrize(
     ("half", "end", "verdict"), [(1, 1, UP), (-1, -1, DOWN), (1, -1, BOTH), (1, 0, BOTH), (0, 0, HIDDEN)]
 )
@@ -269,7 +275,7 @@ def test_diversity(heads: float, verdict: Verdict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "drop", "verdict"), [(0.1, 0.05, UP), (-0.1, 0.0001, DOWN), (-0.1, 0.05, BOTH), (0.1, 0.0001, BOTH)]
+    ("low", "drop", "verdict"), [(0.1, 0.05, DOWN), (-0.1, 0.0001, UP), (-0.1, 0.05, BOTH), (0.1, 0.0001, BOTH)]
 )
 def test_removal(low: float, drop: float, verdict: Verdict) -> None:
     single = {f"{layer} {head}": [0.2, low, 0.3] for layer in range(4) for head in range(4)}
@@ -278,7 +284,7 @@ def test_removal(low: float, drop: float, verdict: Verdict) -> None:
     told("many-heads", "removal", {"mini-zh": record}, verdict)
 
 
-@pytest.mark.parametrize(("right", "verdict"), [(1950, UP), (1800, DOWN), (900, DOWN)])
+@pytest.mark.parametrize(("right", "verdict"), [(1950, UP), (1800, HIDDEN), (900, HIDDEN)])
 def test_nsp_accuracy(right: int, verdict: Verdict) -> None:
     record = {"pairs": 2000, "right": right, "judged": 1400, "threshold": 4, "false": 1000}
     told("nsp-needed", "nsp-accuracy", {"mini-zh": record}, verdict)

@@ -481,7 +481,7 @@ def test_kinds_of_positions(some: Values, others: Values, base: float, verdict: 
     if verdict is SUPPORTED:
         assert conclusion.says.en.endswith("for rotary.")
     losses = {
-        name: {"loss": 6 - record["accuracy_32"], "longer": record["accuracy_128"], "frequencies": 6.5}
+        name: {**dict.fromkeys(("loss", "pieces"), 6 - record["accuracy_32"]), "longer": record["accuracy_128"]}
         for name, record in records.items()
     }
     expected = SUPPORTED if base == 0.1 else verdict

@@ -237,9 +237,9 @@ def conclude_removal(records: Mapping[str, Record]) -> Conclusion:
         free += 1
     dearest = max(single, key=lambda head: single[head][0])
     if len(missed) == len(single):
-        verdict = Verdict.SUPPORTED if free < len(single) / 2 else Verdict.DEPENDS
+        verdict = Verdict.NOT_SUPPORTED if free < len(single) / 2 else Verdict.DEPENDS
     else:
-        verdict = Verdict.NOT_SUPPORTED if free >= len(single) / 2 else Verdict.DEPENDS
+        verdict = Verdict.SUPPORTED if free >= len(single) / 2 else Verdict.DEPENDS
     value, low, high = single[dearest]
     layer, head = (int(number) + 1 for number in dearest.split())
     says = Text(
