@@ -14,7 +14,7 @@ from scipy.stats import binom
 
 from unmask.lab.catalogue import entry_of, parts_of
 from unmask.lab.entry import Conclusion, Plan, Record, Verdict
-from unmask.lab.questions import many_heads, nsp_needed, padding_mask
+from unmask.lab.questions import many_heads, multi_head_cost, nsp_needed, padding_mask
 
 
 @cache
@@ -175,3 +175,10 @@ def test_divergence_of_heads_by_hand() -> None:
 def test_the_judge_counts_characters_that_both_texts_have() -> None:
     pair: Any = (np.array([7, 8, 8, 9]), np.array([9, 8, 11, 12]))
     assert nsp_needed.common(pair) == 2
+
+
+@pytest.mark.parametrize("heads", multi_head_cost.TIMED_HEADS)
+def test_products_are_timed_with_ordinary_numbers(heads: int) -> None:
+    # Numbers below the least normal one take many times as long, and one head would look slower than sixteen.
+    weights = multi_head_cost.timed_inputs(heads)[-1].softmax(-1)
+    assert float(weights.min()) > torch.finfo(torch.float32).tiny

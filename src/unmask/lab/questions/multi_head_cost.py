@@ -50,9 +50,7 @@ def seconds(rounds: int) -> Record:
         runs: dict[str, Callable[[], object]] = {}
         rows, plan = rows_of(TIMED_TOKENS, WIDTH)
         for heads in TIMED_HEADS:
-            generator = torch.Generator().manual_seed(0)
-            q, k, v = (torch.randn(heads, TIMED_TOKENS, WIDTH // heads, generator=generator) for _ in range(3))
-            scores = q @ k.transpose(1, 2)
+            q, k, v, scores = timed_inputs(heads)
             weights = scores.softmax(-1)
             attention, fused = attention_of(WIDTH, heads), attention_of(WIDTH, heads)
             attention.attend.backend = "reference"
@@ -61,6 +59,16 @@ def seconds(rounds: int) -> Record:
             runs[f"whole {heads}"] = partial(attention, rows, plan)
             runs[f"fused {heads}"] = partial(fused, rows, plan)
         return {"seconds": interleaved(runs, rounds)}
+
+
+def timed_inputs(heads: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries, keys and values of all heads, and scores.
+
+    Scaled as in use: unscaled scores of wide heads saturate, and weights below 1e-38 multiply many times slower.
+    """
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(heads, TIMED_TOKENS, WIDTH // heads, generator=generator) for _ in range(3))
+    return q, k, v, q @ k.transpose(1, 2) / (WIDTH // heads) ** 0.5
 
 
 def _products(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, weights: torch.Tensor) -> object:
