@@ -40,7 +40,7 @@ def export(
 ) -> None:
     """Write a model so that ONNX Runtime, OpenVINO, CTranslate2 or `transformers` (Marian) runs it as the same model.
 
-    An encoder is run there on sample texts and compared; if it says something else, nothing is written.
+    The model is run there on samples and compared with itself here; if it says something else, nothing is written.
     """
     if to not in _KINDS:
         raise UserError(f"--to is one of {', '.join(_KINDS)}, given {to!r}")
@@ -71,56 +71,37 @@ def _export_encoder(
         found = export_encoder(encoder, out, check_kind(to), head=head, int8=int8, overwrite=overwrite)
     parity = found.parity
     if json:
-        checked = None if parity is None else {"largest": parity.largest, "relative": parity.relative}
-        console.print_json({"folder": str(out), "kind": to, "head": found.head, "int8": int8, "difference": checked})
+        difference = _difference(parity)
+        console.print_json({"folder": str(out), "kind": to, "head": found.head, "int8": int8, "difference": difference})
         return
     what = "vectors" if found.head is None else f"{found.head} head"
     console.result(f"{out}  {what} for {_LOADED_BY[to]}")
-    if parity is None:
-        console.say(
-            "not compared with the model itself, for onnxruntime is not installed: pip install 'unmask[export]'"
-        )
-    else:
-        console.say(f"compared with the model itself on {parity.rows:,} rows of output: {parity}")
+    _say_parity(parity, "onnxruntime")
 
 
 def _export_translator(
     name: str, translator: Any, to: str, out: Path, head: str | None, int8: bool, *, overwrite: bool, json: bool
 ) -> None:
-    from unmask.models.transformer import Transformer
+    from unmask.export.translator import check_translator_kind, export_translator
 
-    if to not in ("marian", "ctranslate2"):
-        raise TaskError(f"{name}: is a translator, which is exported to marian or ctranslate2; {to} is for encoders")
+    kind = check_translator_kind(to)
     if head is not None or int8:
         raise TaskError(f"{name}: is a translator; --head and --int8 are for encoders")
-    if not isinstance(translator.model, Transformer):
-        raise TaskError(f"{name}: only a Transformer can be exported, and this is an LSTM")
-    (_marian if to == "marian" else _ctranslate2)(translator, out, overwrite)
+    with console.status(f"exporting to {to}"):
+        parity = export_translator(translator, out, kind, overwrite=overwrite).parity
     if json:
-        console.print_json({"folder": str(out), "kind": to})
+        console.print_json({"folder": str(out), "kind": to, "difference": _difference(parity)})
+        return
+    console.result(f"{out}  for {'MarianMTModel.from_pretrained' if to == 'marian' else 'ctranslate2.Translator'}")
+    _say_parity(parity, "transformers")
+
+
+def _difference(parity: Any) -> dict[str, float] | None:
+    return None if parity is None else {"largest": parity.largest, "relative": parity.relative}
+
+
+def _say_parity(parity: Any, program: str) -> None:
+    if parity is None:
+        console.say(f"not compared with the model itself, for {program} is not installed: pip install 'unmask[export]'")
     else:
-        console.result(f"{out}  for {'MarianMTModel.from_pretrained' if to == 'marian' else 'ctranslate2.Translator'}")
-
-
-def _marian(translator: Any, out: Path, overwrite: bool) -> None:
-    from unmask.models.marian_export import export_marian
-
-    export_marian(translator.model, out, _ids(translator.languages), overwrite=overwrite)
-    translator.languages.save(out)
-
-
-def _ctranslate2(translator: Any, out: Path, overwrite: bool) -> None:
-    from unmask.models.ctranslate_export import export_ctranslate2
-
-    languages = translator.languages
-    source, target = (one.tokens(range(one.vocab_size)) for one in (languages.source, languages.target))
-    export_ctranslate2(translator.model, out, source, target, _ids(languages), overwrite=overwrite)
-
-
-def _ids(languages: Any) -> Any:
-    from unmask.models.marian_export import TranslationIds
-
-    pad = languages.target.pad_id
-    if pad is None or pad != languages.source.pad_id:
-        raise TaskError("the vocabularies have no padding token of the same id, which other programs need")
-    return TranslationIds(languages.frame.start, languages.frame.end, pad, languages.target.unk_id)
+        console.say(f"compared with the model itself on {parity.rows:,} rows of output: {parity}")

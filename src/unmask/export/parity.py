@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ TOLERANCE = 1e-4
 INT8_TOLERANCE = 0.3
 
 Numbers = npt.NDArray[np.float32]
+#: Our numbers and theirs, of one shape.
+Pair = tuple[Numbers, Numbers]
 #: Ids, mask and segments (B, S) → outputs by name. Those not listed are not compared.
 Runner = Callable[[Any, Any, Any], dict[str, Numbers]]
 
@@ -74,8 +76,7 @@ def random_batches(vocabulary: int, max_length: int) -> list[Batch]:
 
 def compare(dense: DenseBert, run: Runner, batches: Iterable[Batch], *, padding: int = 0) -> Parity:
     """The model itself, on ragged batches, against whatever answers to the same batches padded."""
-    gaps: dict[str, list[Numbers]] = {}
-    sizes: dict[str, list[Numbers]] = {}
+    pairs: dict[str, list[Pair]] = {}
     for batch in batches:
         expected, found = _said(dense, batch), run(*rectangle(batch, padding))
         for name in (name for name in dense.outputs if name in found):
@@ -83,9 +84,17 @@ def compare(dense: DenseBert, run: Runner, batches: Iterable[Batch], *, padding:
             theirs = _rows(found[name], batch.layout.lengths, per_token=dense.per_token(name))
             if theirs.shape != ours.shape:
                 raise TaskError(f"the exported model gives {name} of shape {theirs.shape} instead of {ours.shape}")
-            gap = np.where(np.isfinite(theirs), theirs - ours, np.inf)
-            gaps.setdefault(name, []).append(gap)
-            sizes.setdefault(name, []).append(ours)
+            pairs.setdefault(name, []).append((ours, theirs))
+    return parity_of(pairs)
+
+
+def parity_of(pairs: Mapping[str, Sequence[Pair]]) -> Parity:
+    """How far their numbers are from ours; each output has its own name, and several batches."""
+    gaps = {
+        name: [np.where(np.isfinite(theirs), theirs - ours, np.inf) for ours, theirs in some]
+        for name, some in pairs.items()
+    }
+    sizes = {name: [ours for ours, _ in some] for name, some in pairs.items()}
     relative = max(_length(gaps[name]) / max(_length(sizes[name]), 1e-9) for name in gaps)
     largest, size = (max(float(np.abs(one).max()) for all in kept.values() for one in all) for kept in (gaps, sizes))
     return Parity(largest, relative, size, sum(len(one) for all in gaps.values() for one in all))
@@ -93,7 +102,11 @@ def compare(dense: DenseBert, run: Runner, batches: Iterable[Batch], *, padding:
 
 def demand(dense: DenseBert, run: Runner, batches: Sequence[Batch], *, padding: int = 0, int8: bool = False) -> Parity:
     """The same; TaskError if the difference is more than rounding (int8: more than its rounding) explains."""
-    found = compare(dense, run, batches, padding=padding)
+    return accepted(compare(dense, run, batches, padding=padding), int8=int8)
+
+
+def accepted(found: Parity, *, int8: bool = False) -> Parity:
+    """What was found, if it may be written; otherwise TaskError."""
     same = found.relative <= INT8_TOLERANCE if int8 else found.largest <= TOLERANCE * max(1.0, found.size)
     if not same:
         raise TaskError(f"the exported model says something else than the model ({found}); it was not written")
