@@ -108,6 +108,21 @@ class TestCommands:
         assert run(["evaluate", str(model), *files]) == 0
         assert "perplexity" in capfd.readouterr().out
 
+    def test_measured_with_another_length_penalty(
+        self, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """As `translate` does with the same one; on a model that knows little, it changes what is said."""
+        files = [str(path) for path in write_files(tmp_path, 30)]
+        said = {}
+        for penalty in ("0", "5"):
+            out = tmp_path / penalty
+            assert run(["evaluate", str(model), *files, "--length-penalty", penalty, "--out", str(out)]) == 0
+            capfd.readouterr()
+            assert run(["translate", str(model), files[0], "--length-penalty", penalty]) == 0
+            said[penalty] = (out / "translations.txt").read_text()
+            assert said[penalty] == capfd.readouterr().out
+        assert len(said["0"]) < len(said["5"])
+
     @pytest.mark.parametrize("kind", ["marian", "ctranslate2"])
     def test_exported(self, kind: str, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         pytest.importorskip("transformers" if kind == "marian" else "ctranslate2")
@@ -138,6 +153,8 @@ class TestCommands:
             (["export", "MODEL", "--to", "onnx", "--out", "x"], "exported to marian or ctranslate2"),
             (["export", "MODEL", "--to", "marian", "--out", "x", "--int8"], "--head and --int8 are for encoders"),
             (["evaluate", "MODEL", "a.txt", "b.txt", "c.txt"], "3 files"),
+            (["translate", "MODEL", "--text", "a", "--length-penalty", "-1"], "length_penalty"),
+            (["evaluate", "mini-zh", "a.tsv", "--length-penalty", "1"], "are for translators, and mini-zh is none"),
             (["train", "translate", "--train", "a", "b"], "--out"),
             (["train", "translate", "nothing", "--train", "a", "b", "--out", "x"], "no such file, nor a config"),
             (["train", "translate", "--train", "no.aa", "no.bb", "--out", "x"], "no such file"),

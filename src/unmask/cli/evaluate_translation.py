@@ -22,7 +22,7 @@ def evaluate_translator(
     for sentence in pairs.said:
         console.say(sentence)
     translator = translator_of(model, given["engine"])
-    changes = {} if given["beam"] is None else {"beam": given["beam"]}
+    changes = {name: value for name, value in given["search"].items() if value is not None}
     with console.counting("pairs"):
         found = evaluate_translations(
             translator,

@@ -15,6 +15,7 @@ import typer
 from unmask.cli import console
 from unmask.cli.models import EngineName, Json, Overwrite
 from unmask.cli.text import Encoding
+from unmask.cli.translate import LengthPenalty
 from unmask.errors import UserError
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A fine-tuned model: folder, run folder, or Hub id.")]
@@ -163,6 +164,7 @@ def evaluate(
     columns: ColumnNames = None,
     encoding: Encoding = "utf-8",
     beam: Annotated[int | None, typer.Option(min=1, metavar="N", help="Of a translator: beginnings at once.")] = None,
+    length_penalty: LengthPenalty = None,
     swap: Annotated[bool, typer.Option("--swap", metavar="", help="Of a translator: exchange the sides.")] = False,
     tokenize: Annotated[
         str, typer.Option(metavar="HOW", help="Of BLEU: auto, 13a, zh, char, intl, or none for tokenised text.")
@@ -181,12 +183,14 @@ def evaluate(
         console.new_folder_path(out, overwrite=overwrite)
     console.use_threads(threads)
     if is_translator(model):
-        given = {"beam": beam, "swap": swap, "tokenize": tokenize, "lowercase": lowercase}
-        about = given | {"columns": columns, "encoding": encoding, "engine": engine}
+        given = {"swap": swap, "tokenize": tokenize, "lowercase": lowercase}
+        search = {"beam": beam, "length_penalty": length_penalty}
+        about = given | {"columns": columns, "encoding": encoding, "engine": engine, "search": search}
         evaluate_translator(model, files, about, out, overwrite=overwrite, json=json)
         return
-    if beam is not None or swap or lowercase or tokenize != "auto":
-        raise UserError(f"--beam, --swap, --tokenize and --lowercase are for translators, and {model} is none")
+    if beam is not None or length_penalty is not None or swap or lowercase or tokenize != "auto":
+        names = "--beam, --length-penalty, --swap, --tokenize and --lowercase"
+        raise UserError(f"{names} are for translators, and {model} is none")
     if len(files) != 1:
         raise UserError(f"give one labelled file; {len(files)} were given")
     file = files[0]
