@@ -46,6 +46,8 @@ def settings_of(arch: str, rate: float, seed: int, options: argparse.Namespace) 
         f"seed={seed}",
         f"train.seed={seed}",
         f"batch_tokens={options.batch_tokens}",
+        "train.accumulate=1",
+        "decode.length_penalty=1.0",
         f"train.updates={updates}",
         f"train.optimizer.learning_rate={rate}",
         f"train.schedule.warmup={max(1, updates // 5)}",
