@@ -287,17 +287,17 @@ def speed(options: argparse.Namespace) -> None:
     best = common.interleaved(contestants, options.rounds, CLOCKS[options.clock])
     rows = []
     for name, seconds in best.items():
-        base = best["transformers, " + name.split(", ")[1]]
+        base = best.get("transformers, " + name.split(", ")[1])
         rows.append(
             {
                 "decoder": name,
                 "batch": sizes[name],
                 "sentences/s": round(len(sources) / seconds, 1),
                 "tokens/s": round(sum(map(len, contest.found[name])) / seconds),
-                "times theirs": round(base / seconds, 2),
+                "times theirs": "–" if base is None else round(base / seconds, 2),
             }
         )
-    if 1 in options.beams:
+    if "transformers, greedy" in best:
         compare(contest)
     shape = f"{model.settings.num_decoder_layers} layers of {model.settings.hidden_size}"
     shape += f", {model.settings.target_vocab_size} tokens"
