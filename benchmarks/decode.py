@@ -187,6 +187,7 @@ class Contest:
 
     def sides(self, wanted: Sequence[str]) -> dict[str, Callable[[int, int], list[list[int]]]]:
         """Name → what decodes all sources with a beam, in batches of a size."""
+        torch.set_num_threads(self.threads)  # a kernel keeps the number it was made with
         found: dict[str, Callable[[int, int], list[list[int]]]] = {"transformers": self.theirs}
         found["unmask torch"] = functools.partial(self.ours, self.model)
         for precision in ("fp32", "int8") if kernels() is not None else ():
@@ -226,9 +227,11 @@ class Contest:
             tokens = [str(number) for number in range(self.model.settings.target_vocab_size)]
             ids = TranslationIds(START, END, PADDING, 1)
             export_ctranslate2(self.model, folder, tokens, tokens, ids, add_source_end=False)
-        return ctranslate2.Translator(
+        made = ctranslate2.Translator(
             str(folder), compute_type=precision, inter_threads=self.threads, intra_threads=1, max_queued_batches=-1
         )
+        torch.set_num_threads(self.threads)  # its own single threads must not become those of torch
+        return made
 
     def ctranslate2(self, worker: Any, beam: int, size: int) -> list[list[int]]:
         most = RATIO * len(self.sources[-1]) + EXTRA
@@ -251,6 +254,8 @@ class Contest:
         return min(took, key=lambda size: took[size])
 
     def run(self, name: str, side: Callable[[int, int], list[list[int]]], beam: int, size: int) -> None:
+        if torch.get_num_threads() != self.threads:
+            raise RuntimeError(f"torch has {torch.get_num_threads()} threads instead of {self.threads}")
         self.found[f"{name}, {mode(beam)}"] = side(beam, size)
 
 
