@@ -124,7 +124,8 @@ def _beside_ctranslate2(
 ) -> dict[str, Sequence[Pair]]:
     """The log probability of every token of given targets, their end included."""
     package = needed("ctranslate2", "export")
-    theirs = package.Translator(str(folder), compute_type="float32", inter_threads=1)
+    threads = torch.get_num_threads()  # making a translator sets torch's threads to these
+    theirs = package.Translator(str(folder), compute_type="float32", inter_threads=1, intra_threads=threads)
     frame, pairs = languages.frame, []
     for group in samples.groups:
         sources, targets = samples.sources[group], samples.targets[group]
